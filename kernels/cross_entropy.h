@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string_view>
+
+#include "kernels/launch.h"
+
+namespace fathom {
+
+// Softmax cross-entropy of a chunk of rows: losses_i = log sum_v exp(logits_iv) - logits_i,label.
+// With `scale` != 0 the logits are replaced by scale * d(loss_i)/d(logits_i). A row whose label is
+// negative is not counted: its loss and gradients are 0.
+struct CrossEntropy {
+  static constexpr std::string_view kName = "cross_entropy";
+  Tensor logits;  // [c, V] T, overwritten when scale != 0
+  Tensor labels;  // [c] int32
+  double scale = 0;
+  Tensor losses;  // [c] stat
+  Cost cost() const;
+};
+void RunOnCpu(const CrossEntropy& operation, CpuStream& stream);
+
+}  // namespace fathom

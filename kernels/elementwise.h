@@ -1,0 +1,79 @@
+#pragma once
+
+#include <string_view>
+
+#include "kernels/launch.h"
+
+namespace fathom {
+
+// y = value, in every element. Any dtype; rows of any stride.
+struct Fill {
+  static constexpr std::string_view kName = "fill";
+  double value = 0;
+  Tensor y;
+  Cost cost() const;
+};
+void RunOnCpu(const Fill& operation, CpuStream& stream);
+
+// y = x, converting between floating dtypes. Same shape; rows of any stride.
+struct Copy {
+  static constexpr std::string_view kName = "copy";
+  Tensor x;
+  Tensor y;
+  Cost cost() const;
+};
+void RunOnCpu(const Copy& operation, CpuStream& stream);
+
+// y = a * x + b * y, T, same shape; y may be x.
+struct Axpby {
+  static constexpr std::string_view kName = "axpby";
+  double a = 1;
+  Tensor x;
+  double b = 1;
+  Tensor y;
+  Cost cost() const;
+};
+void RunOnCpu(const Axpby& operation, CpuStream& stream);
+
+// y_i = x[index_i].
+struct GatherRows {
+  static constexpr std::string_view kName = "gather_rows";
+  Tensor x;      // [N, d] T
+  Tensor index;  // [m] int32
+  Tensor y;      // [m, d] T
+  Tensor count;
+  Cost cost() const;
+};
+void RunOnCpu(const GatherRows& operation, CpuStream& stream);
+
+// y[index_i] = x_i; other rows of y stay.
+struct ScatterRows {
+  static constexpr std::string_view kName = "scatter_rows";
+  Tensor x;      // [m, d] T
+  Tensor index;  // [m] int32
+  Tensor y;      // [N, d] T
+  Tensor count;
+  Cost cost() const;
+};
+void RunOnCpu(const ScatterRows& operation, CpuStream& stream);
+
+// sum += factor * sum_i x_i, in double, in a fixed order.
+struct Sum {
+  static constexpr std::string_view kName = "sum";
+  Tensor x;  // any shape, contiguous, T
+  double factor = 1;
+  Tensor sum;  // [1] float64, +=
+  Cost cost() const;
+};
+void RunOnCpu(const Sum& operation, CpuStream& stream);
+
+// sum += sum_i x_i^2, in double, in a fixed order.
+struct SumOfSquares {
+  static constexpr std::string_view kName = "sum_of_squares";
+  Tensor x;    // any shape, contiguous, T
+  Tensor sum;  // [1] float64, +=
+  Cost cost() const;
+};
+void RunOnCpu(const SumOfSquares& operation, CpuStream& stream);
+
+}  // namespace fathom

@@ -1,0 +1,38 @@
+#pragma once
+
+#include "core/cpu_device.h"
+
+// How operations are declared and run.
+//
+// An operation is a struct: one field per operand, shape and dtype in a comment, `cost()` from
+// sizes that the host knows. `Launch(stream, Operation{.x = ..., .y = ...})` runs it on the
+// stream's device. A device implements an operation as one overload: RunOnCpu(const Operation&,
+// CpuStream&).
+//
+// Conventions, said once for all operations:
+// - "T" is float32 or float64 (bfloat16 is to come); "stat" is StatisticsDType(T).
+// - Outputs overwrite, unless the comment says "+=". By convention gradients of parameters
+//   accumulate and gradients of activations overwrite.
+// - Operands do not overlap unless the comment allows it.
+// - Operations allocate nothing and never return a value to the host.
+// - `count`: [1] int32 in device memory, the number of rows in use where only the device knows it
+//   (causal routing); rows from there on are neither read nor written. Absent: all rows.
+// - `index`: int32 rows of a larger tensor, ascending and distinct; absent: row i is row i.
+// - The bits of a row of an output do not depend on how many rows there are, nor on other rows.
+// - The same operands and the same number of threads give the same bits.
+
+namespace fathom {
+
+template <class Operation>
+void Launch(Stream& stream, const Operation& operation) {
+  stream.ledger().Add(Operation::kName, operation.cost());
+  switch (stream.device().kind()) {
+    case DeviceKind::kCpu:
+      RunOnCpu(operation, static_cast<CpuStream&>(stream));
+      break;
+    case DeviceKind::kDry:
+      break;
+  }
+}
+
+}  // namespace fathom
