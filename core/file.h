@@ -65,6 +65,10 @@ absl::StatusOr<std::string> ReadFile(FileSystem& files, const std::string& path)
 // Writes aside, syncs and renames, so that `path` holds the old or the new contents at any moment.
 absl::Status WriteFileAtomically(FileSystem& files, const std::string& path, std::string_view data);
 
+// A name beside `path`, "PATH.tmp-RANDOM", to write to before renaming. It differs at every call, in
+// every process.
+std::string TemporaryPath(const std::string& path);
+
 // "a/b" from "a" and "b".
 std::string JoinPath(std::string_view directory, std::string_view name);
 
