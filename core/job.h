@@ -7,11 +7,10 @@
 #include "absl/status/statusor.h"
 #include "core/dtype.h"
 #include "core/plan.h"
+#include "core/routing.h"
 
 namespace fathom {
 
-enum class Gate { kXMod, kMod, kNone };
-enum class Alignment { kBiased, kRaw };
 enum class Precision { kFloat32, kBFloat16, kFloat64 };
 enum class ScheduleKind { kCosine, kWarmupStableDecay };
 

@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "core/job.h"
+#include "core/routing.h"
 #include "kernels/launch.h"
 
 namespace fathom {

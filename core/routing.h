@@ -1,0 +1,13 @@
+#pragma once
+
+namespace fathom {
+
+// How the output of a sparse layer enters the residual: with the selected token's router weight r
+// and the learned scale g, x + g * r * (a + f), (x + a) + r * f, or (x + a) + f.
+enum class Gate { kXMod, kMod, kNone };
+
+// Which logit the auxiliary loss trains and causal routing thresholds: the one adjusted by how
+// often the token was selected, or the router's own.
+enum class Alignment { kBiased, kRaw };
+
+}  // namespace fathom
