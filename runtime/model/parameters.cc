@@ -1,0 +1,131 @@
+#include "runtime/model/parameters.h"
+
+#include <cstring>
+#include <utility>
+
+#include "core/random.h"
+#include "core/status.h"
+
+namespace fathom {
+namespace {
+
+// Elements; parameters start at 256-byte borders in float32.
+constexpr int64_t kAlignment = 64;
+
+std::vector<double> InitialValues(const ParameterSpec& spec, uint64_t seed) {
+  std::vector<double> values(spec.shape.elements());
+  const bool constant = spec.role == ParameterRole::kNorm || spec.role == ParameterRole::kScale;
+  const uint64_t name_hash = HashName(spec.name);
+#pragma omp parallel for
+  for (int64_t i = 0; i < spec.shape.elements(); ++i) {
+    values[i] = constant ? 1.0 : spec.deviation * NormalAt(seed, name_hash, i);
+  }
+  return values;
+}
+
+template <class To, class From>
+void Convert(const From* from, To* to, int64_t elements) {
+  for (int64_t i = 0; i < elements; ++i) to[i] = static_cast<To>(from[i]);
+}
+
+}  // namespace
+
+const Parameter* ParameterTable::Add(ParameterSpec spec) {
+  parameters_.push_back({.spec = std::move(spec), .weight = {}, .gradient = {}});
+  return &parameters_.back();
+}
+
+const FusedMatrix* ParameterTable::AddFused(std::vector<ParameterSpec> specs) {
+  groups_.push_back({.first = parameters_.size(), .count = specs.size(), .fused = {}});
+  for (ParameterSpec& spec : specs) {
+    FATHOM_CHECK(spec.shape.rank() == 2 && spec.shape[1] == specs[0].shape[1]) << spec.name;
+    Add(std::move(spec));
+  }
+  return &groups_.back().fused;
+}
+
+std::vector<int64_t> ParameterTable::Layout() const {
+  std::vector<int64_t> offsets;
+  int64_t offset = 0;
+  size_t group = 0;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    while (group < groups_.size() && groups_[group].first + groups_[group].count <= i) ++group;
+    const bool continues_group = group < groups_.size() && groups_[group].first < i;
+    if (!continues_group) offset = (offset + kAlignment - 1) / kAlignment * kAlignment;
+    offsets.push_back(offset);
+    offset += parameters_[i].spec.shape.elements();
+  }
+  offsets.push_back((offset + kAlignment - 1) / kAlignment * kAlignment);
+  return offsets;
+}
+
+absl::Status ParameterTable::Allocate(Device& device, DType dtype, bool with_gradients) {
+  const std::vector<int64_t> offsets = Layout();
+  const DType gradient_dtype = StatisticsDType(dtype);
+  FATHOM_ASSIGN_OR_RETURN(weights_, Buffer::Allocate(device, offsets.back() * SizeOf(dtype)));
+  if (with_gradients) {
+    FATHOM_ASSIGN_OR_RETURN(gradients_,
+                            Buffer::Allocate(device, offsets.back() * SizeOf(gradient_dtype)));
+    all_gradients_ = gradients_.View(0, gradient_dtype, {offsets.back()});
+  }
+  const auto weight_view = [&](size_t i, Shape shape) {
+    return weights_.View(offsets[i] * SizeOf(dtype), dtype, shape);
+  };
+  const auto gradient_view = [&](size_t i, Shape shape) {
+    return with_gradients
+               ? gradients_.View(offsets[i] * SizeOf(gradient_dtype), gradient_dtype, shape)
+               : Tensor();
+  };
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].weight = weight_view(i, parameters_[i].spec.shape);
+    parameters_[i].gradient = gradient_view(i, parameters_[i].spec.shape);
+  }
+  for (Group& group : groups_) {
+    Shape shape{0, parameters_[group.first].spec.shape[1]};
+    int64_t rows = 0;
+    for (size_t i = 0; i < group.count; ++i) rows += parameters_[group.first + i].spec.shape[0];
+    shape = {rows, shape[1]};
+    group.fused = {weight_view(group.first, shape), gradient_view(group.first, shape)};
+  }
+  return absl::OkStatus();
+}
+
+const Parameter* ParameterTable::Find(const std::string& name) const {
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.spec.name == name) return &parameter;
+  }
+  return nullptr;
+}
+
+int64_t ParameterTable::elements() const {
+  int64_t total = 0;
+  for (const Parameter& parameter : parameters_) total += parameter.spec.shape.elements();
+  return total;
+}
+
+absl::Status InitializeParameters(const ParameterTable& table, uint64_t seed, Stream& stream) {
+  for (const Parameter& parameter : table.all()) {
+    const std::vector<double> values = InitialValues(parameter.spec, seed);
+    std::vector<char> rounded(parameter.weight.bytes());
+    ConvertElements(values.data(), DType::kFloat64, rounded.data(), parameter.weight.dtype(),
+                    parameter.weight.elements());
+    stream.CopyToDevice(rounded.data(), parameter.weight);
+    FATHOM_RETURN_IF_ERROR(stream.Synchronize());
+  }
+  return absl::OkStatus();
+}
+
+void ConvertElements(const void* from, DType from_dtype, void* to, DType to_dtype,
+                     int64_t elements) {
+  if (from_dtype == to_dtype) {
+    std::memcpy(to, from, elements * SizeOf(to_dtype));
+  } else if (from_dtype == DType::kFloat64 && to_dtype == DType::kFloat32) {
+    Convert(static_cast<const double*>(from), static_cast<float*>(to), elements);
+  } else if (from_dtype == DType::kFloat32 && to_dtype == DType::kFloat64) {
+    Convert(static_cast<const float*>(from), static_cast<double*>(to), elements);
+  } else {
+    FATHOM_CHECK(false) << "no conversion from " << Name(from_dtype) << " to " << Name(to_dtype);
+  }
+}
+
+}  // namespace fathom

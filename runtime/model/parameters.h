@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "core/buffer.h"
+#include "core/status.h"
+
+namespace fathom {
+
+// What a parameter is, which decides its optimizer, its decay and its initial values.
+enum class ParameterRole {
+  kMatrix,     // hidden matrices [out, in]: Muon, decayed
+  kEmbedding,  // [V, d]: AdamW, decayed
+  kHead,       // [V, d]: AdamW, decayed
+  kNorm,       // AdamW, not decayed, starts at 1
+  kRouter,     // AdamW, not decayed
+  kScale,      // AdamW, not decayed, starts at 1
+};
+
+// The standard deviation of initial matrices, embedding, head and routers. Matrices that write to
+// the residual have it divided by sqrt(2 * active layers).
+inline constexpr double kInitialDeviation = 0.02;
+
+struct ParameterSpec {
+  std::string name;  // as checkpoints have it: Hugging Face's names for Qwen3
+  Shape shape;
+  ParameterRole role = ParameterRole::kMatrix;
+  double deviation = 0;  // initial values are N(0, deviation), or 1 for norms and scales
+};
+
+struct Parameter {
+  ParameterSpec spec;
+  Tensor weight;    // dtype of the computation
+  Tensor gradient;  // StatisticsDType of it; absent in a table without gradients
+
+  bool decayed() const {
+    return spec.role == ParameterRole::kMatrix || spec.role == ParameterRole::kEmbedding ||
+           spec.role == ParameterRole::kHead;
+  }
+};
+
+// Matrices with the same input that lie one after the other in memory, so that one product serves
+// all: [sum of rows, in].
+struct FusedMatrix {
+  Tensor weight;
+  Tensor gradient;
+};
+
+// All parameters of a model (later: of a rank's share of it), in one order that drives allocation,
+// initialisation, optimizer choice, decay and saving. Layers add theirs when they are constructed
+// and use them once Allocate has run.
+class ParameterTable {
+ public:
+  ParameterTable() = default;
+  ParameterTable(const ParameterTable&) = delete;
+  ParameterTable& operator=(const ParameterTable&) = delete;
+
+  // The pointer stays valid as long as the table.
+  const Parameter* Add(ParameterSpec spec);
+  // Adds matrices that agree in their second dim, contiguous in memory.
+  const FusedMatrix* AddFused(std::vector<ParameterSpec> specs);
+
+  // Gives every parameter its memory. Contents are undefined.
+  absl::Status Allocate(Device& device, DType dtype, bool with_gradients);
+
+  const std::deque<Parameter>& all() const { return parameters_; }
+  // nullptr when there is none of that name.
+  const Parameter* Find(const std::string& name) const;
+  int64_t elements() const;
+  // All gradients, as one vector.
+  const Tensor& gradients() const { return all_gradients_; }
+  int64_t weight_bytes() const { return weights_.bytes(); }
+  int64_t gradient_bytes() const { return gradients_.bytes(); }
+
+ private:
+  struct Group {
+    size_t first;  // of parameters_
+    size_t count;
+    FusedMatrix fused;
+  };
+
+  // Element offsets of the parameters in the common buffers; the last one is the total.
+  std::vector<int64_t> Layout() const;
+
+  std::deque<Parameter> parameters_;
+  std::deque<Group> groups_;
+  Buffer weights_;
+  Buffer gradients_;
+  Tensor all_gradients_;
+};
+
+// Fills all weights with their initial values: a pure function of (seed, name, element), computed
+// in double on the host and rounded once.
+absl::Status InitializeParameters(const ParameterTable& table, uint64_t seed, Stream& stream);
+
+// Copies `elements` numbers on the host, converting between float32 and float64.
+void ConvertElements(const void* from, DType from_dtype, void* to, DType to_dtype,
+                     int64_t elements);
+
+}  // namespace fathom

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/device.h"
+
+namespace fathom {
+
+// The tokens that a layer sees, packed into m rows: all of them in a dense layer, the selected ones
+// in a sparse layer.
+struct Rows {
+  int64_t capacity = 0;  // m, rows of the packed tensors
+  Tensor index;          // [m] int32: the rows' places in the residual; absent: all, in order
+  Tensor count;          // [1] int32: rows in use, where only the device knows; absent: all m
+  Tensor positions;      // [m] int32: original positions, for the rotary angles
+  Tensor segments;       // [S + 1] int32: borders of sequences and documents among the rows
+  double pairs = 0;      // query-key pairs of attention over these rows, for the cost
+};
+
+enum class Routing {
+  kTopK,    // the k largest logits of a sequence
+  kCausal,  // logits >= 0, which depends on the past alone
+};
+
+// What a layer keeps from forward to backward; each kind of layer derives its own.
+struct Saved {
+  virtual ~Saved() = default;
+};
+
+// A selection that is given instead of made, one tensor of ascending rows [B * k] int32 for each
+// layer (absent for layers that see all tokens).
+using ReplayedSelection = std::vector<Tensor>;
+
+// One micro-batch on its way through the layers: B sequences of L tokens, n = B * L rows. All
+// tensors live in `arena`.
+struct Pass {
+  Pass(Stream& stream, Arena& arena) : stream(stream), arena(arena) {}
+
+  Stream& stream;
+  Arena& arena;
+  int64_t sequences = 0;  // B
+  int64_t length = 0;     // L
+  Routing routing = Routing::kTopK;
+  bool training = false;        // keep what backward needs
+  double auxiliary_weight = 0;  // of a token in the routing loss: coefficient / global tokens
+  const ReplayedSelection* replay = nullptr;
+
+  Rows all;       // every row of the micro-batch
+  Tensor cosine;  // [L, h/2] stat, rotary tables
+  Tensor sine;
+  Tensor counts;  // [n] stat: how often a token was selected since the last full layer
+  Tensor
+      selected;  // [layers] int32: rows that layer I saw, for reports; sparse layers write theirs
+  Tensor auxiliary_loss;  // [1] float64, +=
+
+  Tensor residual;    // [n, d] T: forward leaves the layer's output here, backward its input
+  Tensor d_residual;  // [n, d] T: the gradient of `residual`
+
+  // The layers' indices [m], in order of execution, as they were selected; for dumps and tests.
+  std::vector<Tensor> selections;
+  std::vector<std::unique_ptr<Saved>> saved;  // of the layers, in order of execution
+
+  int64_t rows() const { return sequences * length; }
+};
+
+}  // namespace fathom

@@ -1,0 +1,178 @@
+#include "runtime/model/sparse_block.h"
+
+#include "kernels/elementwise.h"
+#include "kernels/gated_residual.h"
+#include "kernels/router.h"
+
+namespace fathom {
+
+struct SparseBlock::SparseSaved final : Saved {
+  Tensor s;  // [n] stat, router logits
+  Tensor z;  // [n] stat, adjusted
+  Rows rows;
+  Tensor x;  // [m, d] the selected rows before the layer
+  Tensor a;  // [m, d]
+  Tensor f;  // [m, d]
+  AttentionPart::Saved attention;
+  FfnPart::Saved ffn;
+};
+
+SparseBlock::SparseBlock(const ModelConfig& config, int64_t layer, const std::string& prefix,
+                         double output_deviation, ParameterTable& table)
+    : layer_(layer),
+      sparsity_(config.plan.layers[layer].spec.sparsity),
+      gate_(config.gate),
+      alignment_(config.alignment),
+      tau_(config.tau),
+      increment_(config.increment),
+      router_(table.Add(
+          {prefix + "depth_router.weight", {config.d}, ParameterRole::kRouter, kInitialDeviation})),
+      attention_(config, prefix, output_deviation, table),
+      ffn_(config, prefix, output_deviation, table) {
+  if (gate_ == Gate::kXMod) {
+    scale_ = table.Add({prefix + "depth_scale", {}, ParameterRole::kScale});
+  }
+}
+
+const Tensor& SparseBlock::RoutedLogit(const SparseSaved& saved) const {
+  return alignment_ == Alignment::kRaw ? saved.s : saved.z;
+}
+
+void SparseBlock::Route(Pass& pass, SparseSaved& saved) const {
+  Stream& stream = pass.stream;
+  Arena& arena = pass.arena;
+  const int64_t n = pass.rows();
+  const int64_t k = pass.length / sparsity_;
+  const DType stat = StatisticsDType(pass.residual.dtype());
+  Rows& rows = saved.rows;
+  rows.capacity = pass.routing == Routing::kTopK ? pass.sequences * k : n;
+  rows.pairs = pass.sequences * (static_cast<double>(k) * (k + 1) / 2);
+  rows.index = arena.New(DType::kInt32, {rows.capacity});
+  rows.positions = arena.New(DType::kInt32, {rows.capacity});
+  rows.segments = arena.New(DType::kInt32, pass.all.segments.shape());
+  saved.s = arena.New(stat, {n});
+  saved.z = arena.New(stat, {n});
+
+  Launch(stream, RouterLogits{.x = pass.residual, .w = router_->weight, .s = saved.s});
+  Launch(stream, AdjustLogits{.s = saved.s, .counts = pass.counts, .tau = tau_, .z = saved.z});
+  const Tensor selected = pass.selected.Rows(layer_, layer_ + 1);
+  if (pass.routing == Routing::kCausal) {
+    rows.count = selected;
+    Launch(stream,
+           SelectThreshold{.value = RoutedLogit(saved), .index = rows.index, .count = rows.count});
+  } else {
+    Launch(stream, Fill{.value = static_cast<double>(rows.capacity), .y = selected});
+    if (pass.replay != nullptr) {
+      Launch(stream, Copy{.x = (*pass.replay)[layer_], .y = rows.index});
+    } else {
+      Launch(stream,
+             SelectTopK{
+                 .z = saved.z.Reshape({pass.sequences, pass.length}), .k = k, .index = rows.index});
+    }
+  }
+  Launch(stream, DescribeSelection{.index = rows.index,
+                                   .count = rows.count,
+                                   .increment = increment_,
+                                   .counts = pass.counts,
+                                   .row_positions = pass.all.positions,
+                                   .positions = rows.positions,
+                                   .borders = pass.all.segments,
+                                   .segments = rows.segments});
+}
+
+std::unique_ptr<Saved> SparseBlock::Forward(Pass& pass) const {
+  const Arena::Mark start = pass.arena.mark();
+  auto saved = std::make_unique<SparseSaved>();
+  Route(pass, *saved);
+  const Rows& rows = saved->rows;
+  if (pass.training && pass.auxiliary_weight != 0) {
+    Launch(pass.stream, RouterLoss{.u = RoutedLogit(*saved),
+                                   .index = rows.index,
+                                   .count = rows.count,
+                                   .weight = pass.auxiliary_weight,
+                                   .loss = pass.auxiliary_loss});
+  }
+
+  const DType dtype = pass.residual.dtype();
+  const Shape shape{rows.capacity, pass.residual.dim(1)};
+  saved->x = pass.arena.New(dtype, shape);
+  saved->a = pass.arena.New(dtype, shape);
+  saved->f = pass.arena.New(dtype, shape);
+  attention_.Forward(pass, rows, RmsNorm{.x = pass.residual, .index = rows.index, .sum = saved->x},
+                     saved->a, &saved->attention);
+  ffn_.Forward(pass, rows, RmsNorm{.x = saved->x, .addend = saved->a}, saved->f, &saved->ffn);
+  Launch(pass.stream, GatedResidual{.gate = gate_,
+                                    .x = saved->x,
+                                    .a = saved->a,
+                                    .f = saved->f,
+                                    .z = saved->z,
+                                    .scale = scale_ != nullptr ? scale_->weight : Tensor(),
+                                    .index = rows.index,
+                                    .y = pass.residual,
+                                    .count = rows.count});
+  pass.selections.push_back(rows.index);
+  if (pass.training) return saved;
+  pass.arena.Release(start);
+  return nullptr;
+}
+
+void SparseBlock::Backward(Pass& pass, const Saved& saved_base) const {
+  const auto& saved = static_cast<const SparseSaved&>(saved_base);
+  ArenaScope scope(pass.arena);
+  Stream& stream = pass.stream;
+  const Rows& rows = saved.rows;
+  const DType dtype = saved.x.dtype();
+  const bool gated = gate_ != Gate::kNone;
+
+  // The layer's input stands again in pass.residual.
+  Launch(stream,
+         ScatterRows{.x = saved.x, .index = rows.index, .y = pass.residual, .count = rows.count});
+
+  const Tensor d_x = pass.arena.New(dtype, saved.x.shape());
+  const Tensor d_f = pass.arena.New(dtype, saved.x.shape());
+  const Tensor dz = gated ? pass.arena.New(StatisticsDType(dtype), {rows.capacity}) : Tensor();
+  Launch(stream, GatedResidualBackward{.gate = gate_,
+                                       .dy = pass.d_residual,
+                                       .index = rows.index,
+                                       .a = saved.a,
+                                       .f = saved.f,
+                                       .z = saved.z,
+                                       .scale = scale_ != nullptr ? scale_->weight : Tensor(),
+                                       .d_x = d_x,
+                                       .d_f = d_f,
+                                       .dz = dz,
+                                       .d_scale = scale_ != nullptr ? scale_->gradient : Tensor(),
+                                       .count = rows.count});
+
+  // The FFN's norm reads x + a: its gradient joins that of x and that of a. With the X-MoD gate the
+  // branch a + f is scaled as a whole, so a starts from d_f; otherwise a and x share one gradient.
+  const bool shared = gate_ != Gate::kXMod;
+  const Tensor d_a = shared ? d_x : d_f;
+  ffn_.Backward(pass, rows, saved.ffn, d_f,
+                RmsNormBackward{.x = saved.x,
+                                .addend = saved.a,
+                                .base = d_a,
+                                .dx = d_a,
+                                .base2 = shared ? Tensor() : d_x,
+                                .dx2 = shared ? Tensor() : d_x});
+  attention_.Backward(
+      pass, rows, saved.attention, d_a,
+      RmsNormBackward{.x = saved.x, .base = d_x, .dx = pass.d_residual, .dx_index = rows.index});
+  if (gated || pass.auxiliary_weight != 0) RouterBackwardPass(pass, saved, dz);
+}
+
+void SparseBlock::RouterBackwardPass(Pass& pass, const SparseSaved& saved, const Tensor& dz) const {
+  const Tensor ds = pass.arena.New(saved.s.dtype(), saved.s.shape());
+  Launch(pass.stream, RouterLogitGradient{.u = RoutedLogit(saved),
+                                          .index = saved.rows.index,
+                                          .dz = dz,
+                                          .weight = pass.auxiliary_weight,
+                                          .ds = ds});
+  Launch(pass.stream, RouterBackward{.ds = ds,
+                                     .x = pass.residual,
+                                     .w = router_->weight,
+                                     .dx = pass.d_residual,
+                                     .dw = router_->gradient});
+}
+
+}  // namespace fathom

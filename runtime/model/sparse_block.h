@@ -1,0 +1,46 @@
+#pragma once
+
+#include <string>
+
+#include "runtime/model/attention_part.h"
+#include "runtime/model/block.h"
+#include "runtime/model/ffn_part.h"
+
+namespace fathom {
+
+// A layer that sees the tokens which its router selects (X-MoD and Mixture-of-Depths):
+//   s = x.w,  z = s - tau * counts;  the k = L/K largest z of a sequence are selected, or z >= 0
+//   a = Attention(norm(x)) among the selected, f = FFN(norm(x + a))
+//   the selected rows become GatedResidual(x, a, f, sigmoid(z)), the others stay.
+// The residual is updated in place; backward undoes it from the saved rows, so that no copy of all
+// rows is made.
+class SparseBlock final : public Block {
+ public:
+  // `layer`: the layer's place in the plan.
+  SparseBlock(const ModelConfig& config, int64_t layer, const std::string& prefix,
+              double output_deviation, ParameterTable& table);
+
+  std::unique_ptr<Saved> Forward(Pass& pass) const override;
+  void Backward(Pass& pass, const Saved& saved) const override;
+
+ private:
+  struct SparseSaved;
+
+  // The router's logits and the tokens that they select.
+  void Route(Pass& pass, SparseSaved& saved) const;
+  void RouterBackwardPass(Pass& pass, const SparseSaved& saved, const Tensor& dz) const;
+  // What the auxiliary loss and the causal threshold look at.
+  const Tensor& RoutedLogit(const SparseSaved& saved) const;
+
+  int64_t layer_;
+  int64_t sparsity_;
+  Gate gate_;
+  Alignment alignment_;
+  double tau_, increment_;
+  const Parameter* router_;
+  const Parameter* scale_ = nullptr;  // Gate::kXMod only
+  AttentionPart attention_;
+  FfnPart ffn_;
+};
+
+}  // namespace fathom
