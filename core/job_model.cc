@@ -1,0 +1,173 @@
+#include "core/job_model.h"
+
+#include <algorithm>
+
+#include "core/job_check.h"
+#include "core/status.h"
+
+namespace fathom {
+namespace {
+
+// Sizes stay below this, so that the product of any two fits in int64 with room for a factor.
+constexpr int64_t kMaximumSize = int64_t{1} << 24;
+// Enough for any model; a slip such as `repeat: 1000000000` must not fill the memory.
+constexpr int64_t kMaximumLayers = 100'000;
+
+Gate ToGate(proto::Model::Gate gate) {
+  switch (gate) {
+    case proto::Model::XMOD:
+      return Gate::kXMod;
+    case proto::Model::MOD:
+      return Gate::kMod;
+    case proto::Model::NONE:
+      return Gate::kNone;
+  }
+  return Gate::kXMod;
+}
+
+using Segments = google::protobuf::RepeatedPtrField<proto::PlanSegment>;
+
+absl::StatusOr<std::vector<PlanSegment>> ToSegments(const Segments& plan, const std::string& path,
+                                                    int64_t sequence_length);
+
+absl::StatusOr<LayerSpec> ToSparse(const proto::PlanSegment::Sparse& sparse,
+                                   const std::string& path, int64_t sequence_length) {
+  if (!sparse.has_sparsity()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has no sparsity; it must be given, e.g. sparse { sparsity: 16 }"));
+  }
+  const int64_t sparsity = sparse.sparsity();
+  if (sparsity < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ".sparsity is ", sparsity, ", but it must be 1 or more"));
+  }
+  if (sparsity > sequence_length) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ".sparsity is ", sparsity, ", which is larger than train.sequence_length ",
+        sequence_length, ", so a sparse layer would select no token"));
+  }
+  return LayerSpec{.kind = LayerKind::kSparse, .sparsity = sparsity};
+}
+
+absl::StatusOr<PlanSegment> ToSegment(const proto::PlanSegment& segment, const std::string& path,
+                                      int64_t sequence_length) {
+  JobChecks checks;
+  checks.Between(path + ".repeat", segment.repeat(), int64_t{1}, kMaximumLayers);
+  if (!checks.ok()) return checks.status();
+  PlanSegment result;
+  result.repeat = segment.repeat();
+  switch (segment.kind_case()) {
+    case proto::PlanSegment::kDense:
+      return result;
+    case proto::PlanSegment::kSparse: {
+      FATHOM_ASSIGN_OR_RETURN(result.layer,
+                              ToSparse(segment.sparse(), path + ".sparse", sequence_length));
+      return result;
+    }
+    case proto::PlanSegment::kMoe:
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " is a moe layer, but MoE layers are not built yet"));
+    case proto::PlanSegment::kGroup: {
+      FATHOM_ASSIGN_OR_RETURN(
+          result.group, ToSegments(segment.group().plan(), path + ".group.plan", sequence_length));
+      return result;
+    }
+    case proto::PlanSegment::KIND_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      path,
+      " names no layer; it must hold dense {}, sparse { sparsity: K } or group { plan ... }"));
+}
+
+absl::StatusOr<std::vector<PlanSegment>> ToSegments(const Segments& plan, const std::string& path,
+                                                    int64_t sequence_length) {
+  if (plan.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " is empty; it must list the layers, e.g. plan { repeat: 28 dense {} }"));
+  }
+  std::vector<PlanSegment> result;
+  for (int i = 0; i < plan.size(); ++i) {
+    FATHOM_ASSIGN_OR_RETURN(PlanSegment segment,
+                            ToSegment(plan[i], absl::StrCat(path, "[", i, "]"), sequence_length));
+    result.push_back(std::move(segment));
+  }
+  return result;
+}
+
+// The number of layers that `segments` stand for; anything above kMaximumLayers is a number above
+// kMaximumLayers.
+int64_t CountLayers(const std::vector<PlanSegment>& segments) {
+  int64_t count = 0;
+  for (const PlanSegment& segment : segments) {
+    const int64_t each = segment.group.empty() ? 1 : CountLayers(segment.group);
+    count = std::min(count + segment.repeat * each, kMaximumLayers + 1);
+  }
+  return count;
+}
+
+absl::StatusOr<LayerPlan> ToPlan(const proto::Model& model, int64_t sequence_length) {
+  FATHOM_ASSIGN_OR_RETURN(std::vector<PlanSegment> segments,
+                          ToSegments(model.plan(), "model.plan", sequence_length));
+  if (CountLayers(segments) > kMaximumLayers) {
+    return absl::InvalidArgumentError(absl::StrCat("model.plan is ", ShortForm(segments),
+                                                   ", but it must have at most ", kMaximumLayers,
+                                                   " layers"));
+  }
+  return MakeLayerPlan(std::move(segments), model.reset_every());
+}
+
+absl::Status CheckSizes(const proto::Model& model) {
+  JobChecks checks;
+  const int64_t one = 1;
+  checks.Between("model.d", model.d(), one, kMaximumSize);
+  checks.Between("model.heads", model.heads(), one, kMaximumSize);
+  checks.Between("model.kv_heads", model.kv_heads(), one, kMaximumSize);
+  checks.Between("model.head_dim", model.head_dim(), one, kMaximumSize);
+  checks.Between("model.ffn", model.ffn(), one, kMaximumSize);
+  checks.Between("model.vocabulary", model.vocabulary(), int64_t{2}, kMaximumSize);
+  if (!checks.ok()) return checks.status();
+  checks.Require(model.heads() % model.kv_heads() == 0, "model.heads", model.heads(),
+                 absl::StrCat("a multiple of model.kv_heads, which is ", model.kv_heads()));
+  checks.Require(model.head_dim() % 2 == 0, "model.head_dim", model.head_dim(),
+                 "even, since rotary positions turn pairs");
+  checks.Require(model.heads() * model.head_dim() <= kMaximumSize, "model.heads", model.heads(),
+                 absl::StrCat("at most ", kMaximumSize / model.head_dim(), " with model.head_dim ",
+                              model.head_dim()));
+  return checks.status();
+}
+
+absl::Status CheckRest(const proto::Model& model) {
+  JobChecks checks;
+  checks.Positive("model.theta", model.theta());
+  checks.Positive("model.eps", model.eps());
+  checks.NotNegative("model.reset_every", static_cast<double>(model.reset_every()));
+  checks.NotNegative("model.routing_coefficient", model.routing_coefficient());
+  return checks.status();
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ToModelConfig(const proto::Model& model, int64_t sequence_length) {
+  FATHOM_RETURN_IF_ERROR(CheckSizes(model));
+  FATHOM_RETURN_IF_ERROR(CheckRest(model));
+  ModelConfig config;
+  config.d = model.d();
+  config.heads = model.heads();
+  config.kv_heads = model.kv_heads();
+  config.head_dim = model.head_dim();
+  config.ffn = model.ffn();
+  config.vocabulary = model.vocabulary();
+  config.theta = model.theta();
+  config.eps = model.eps();
+  config.gate = ToGate(model.gate());
+  config.tau = model.tau();
+  config.increment = model.increment();
+  config.alignment = model.alignment() == proto::Model::RAW ? Alignment::kRaw : Alignment::kBiased;
+  config.routing_coefficient = model.routing_coefficient();
+  config.reset_every = model.reset_every();
+  FATHOM_ASSIGN_OR_RETURN(config.plan, ToPlan(model, sequence_length));
+  return config;
+}
+
+}  // namespace fathom
