@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace fathom {
+
+// Tokens in order, cut into documents; read by many threads. Each file format is one
+// implementation.
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+  // For messages.
+  virtual const std::string& path() const = 0;
+  virtual int64_t tokens() const = 0;
+  virtual int64_t documents() const = 0;
+  // The offset behind the last token of document 0 <= `document` < documents(); that token is the
+  // document's end-of-document token.
+  virtual int64_t DocumentEnd(int64_t document) const = 0;
+  // The number of different tokens that the file was written for; 0 where the format does not say.
+  virtual int64_t vocabulary() const = 0;
+  // Copies tokens begin to begin + count - 1, which must exist. They are what the file holds, also
+  // where that is no token of the vocabulary.
+  virtual void Read(int64_t begin, int64_t count, int32_t* out) const = 0;
+};
+
+// The same, and OutOfRange, naming file and offset, for a token outside 0 to vocabulary - 1.
+absl::Status ReadChecked(const TokenSource& source, int64_t begin, int64_t count,
+                         int64_t vocabulary, int32_t* out);
+
+}  // namespace fathom

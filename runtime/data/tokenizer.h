@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace fathom {
+
+// Text to tokens and back. Thread-safe.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  // "bytes".
+  virtual std::string name() const = 0;
+  // Differs between tokenizers that give different tokens; token files carry it.
+  virtual uint64_t hash() const = 0;
+  virtual int64_t vocabulary() const = 0;
+  virtual int32_t end_of_document() const = 0;
+  // Appends the tokens of `text`. The text of a special token is ordinary text, so the
+  // end-of-document token never comes out of it.
+  virtual void Encode(std::string_view text, std::vector<int32_t>* tokens) const = 0;
+  // The bytes of the tokens; special tokens have none. OutOfRange for what is no token.
+  virtual absl::StatusOr<std::string> Decode(const std::vector<int32_t>& tokens) const = 0;
+};
+
+// "bytes": one token per byte and 256 for the end of a document, so the vocabulary is 257 and any
+// bytes survive the round trip. InvalidArgument for every other name.
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(std::string_view name);
+
+}  // namespace fathom
