@@ -1,0 +1,95 @@
+#include "core/accounting.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "core/check.h"
+
+namespace fathom {
+namespace {
+
+// The parameters of layer `index`, in the order in which a token meets them.
+void AppendLayer(const ModelConfig& model, const LayerSpec& layer, int64_t index,
+                 std::vector<CountedParameter>* parameters) {
+  const std::string prefix = absl::StrCat("model.layers.", index, ".");
+  const double share = 1.0 / static_cast<double>(layer.sparsity);
+  const int64_t queries = model.heads * model.head_dim;
+  const int64_t keys = model.kv_heads * model.head_dim;
+  const auto add = [&](const std::string& name, std::vector<int64_t> dims) {
+    parameters->push_back({.name = prefix + name, .dims = std::move(dims), .share = share});
+  };
+  if (layer.kind == LayerKind::kSparse) add("depth_router.weight", {model.d});
+  add("input_layernorm.weight", {model.d});
+  add("self_attn.q_proj.weight", {queries, model.d});
+  add("self_attn.k_proj.weight", {keys, model.d});
+  add("self_attn.v_proj.weight", {keys, model.d});
+  add("self_attn.q_norm.weight", {model.head_dim});
+  add("self_attn.k_norm.weight", {model.head_dim});
+  add("self_attn.o_proj.weight", {model.d, queries});
+  add("post_attention_layernorm.weight", {model.d});
+  add("mlp.gate_proj.weight", {model.ffn, model.d});
+  add("mlp.up_proj.weight", {model.ffn, model.d});
+  add("mlp.down_proj.weight", {model.d, model.ffn});
+  if (layer.kind == LayerKind::kSparse && model.gate == Gate::kXMod) {
+    add("depth_scale", {});
+  }
+}
+
+// Elements of the matrices of one layer: the linear work of a token is twice this.
+double LayerMatrixElements(const ModelConfig& model) {
+  const double queries = static_cast<double>(model.heads * model.head_dim);
+  const double keys = static_cast<double>(model.kv_heads * model.head_dim);
+  const double d = static_cast<double>(model.d);
+  return d * (2 * queries + 2 * keys) + 3 * d * static_cast<double>(model.ffn);
+}
+
+}  // namespace
+
+int64_t CountedParameter::elements() const {
+  int64_t elements = 1;
+  for (const int64_t dim : dims) elements *= dim;
+  return elements;
+}
+
+std::vector<CountedParameter> EnumerateParameters(const ModelConfig& model) {
+  std::vector<CountedParameter> parameters;
+  parameters.push_back({"model.embed_tokens.weight", {model.vocabulary, model.d}});
+  for (size_t i = 0; i < model.plan.layers.size(); ++i) {
+    AppendLayer(model, model.plan.layers[i].spec, static_cast<int64_t>(i), &parameters);
+  }
+  parameters.push_back({"model.norm.weight", {model.d}});
+  parameters.push_back({"lm_head.weight", {model.vocabulary, model.d}});
+  return parameters;
+}
+
+ParameterCounts CountParameters(const ModelConfig& model) {
+  ParameterCounts counts;
+  double active = 0;
+  for (const CountedParameter& parameter : EnumerateParameters(model)) {
+    counts.total += parameter.elements();
+    active += parameter.share * static_cast<double>(parameter.elements());
+  }
+  counts.active = std::llround(active);
+  return counts;
+}
+
+FlopsPerToken CountFlopsPerToken(const ModelConfig& model, int64_t sequence_length) {
+  FATHOM_CHECK(sequence_length > 0);
+  const double length = static_cast<double>(sequence_length);
+  const double linear = 2 * LayerMatrixElements(model);
+  // Of one query with one key: a dot product, and a value added by its weight.
+  const double pair = 4 * static_cast<double>(model.heads * model.head_dim);
+  FlopsPerToken flops;
+  for (const PlannedLayer& layer : model.plan.layers) {
+    const double sparsity = static_cast<double>(layer.spec.sparsity);
+    flops.paper_forward += linear / sparsity + pair * length / (sparsity * sparsity);
+    const double selected = static_cast<double>(sequence_length / layer.spec.sparsity);
+    flops.exact_forward += (linear * selected + pair * selected * (selected + 1) / 2) / length;
+    if (layer.spec.kind == LayerKind::kSparse) flops.exact_forward += 2.0 * model.d;
+  }
+  flops.exact_forward += 2.0 * model.d * model.vocabulary;
+  flops.exact_training = 3 * flops.exact_forward;
+  return flops;
+}
+
+}  // namespace fathom

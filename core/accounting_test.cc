@@ -1,0 +1,144 @@
+#include "core/accounting.h"
+
+#include <cmath>
+#include <map>
+
+#include "gtest/gtest.h"
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kLength = 32768;
+
+ModelConfig Model(const std::string& name) {
+  const auto job = ReadJob("launch/jobs/" + name + ".txtpb", {});
+  EXPECT_TRUE(job.ok()) << job.status().message();
+  return job.ok() ? job->model : ModelConfig();
+}
+
+// Parameters as published tables count them: without norms, depth routers and depth scales.
+int64_t MatrixParameters(const ModelConfig& model) {
+  int64_t count = 0;
+  for (const CountedParameter& parameter : EnumerateParameters(model)) {
+    if (parameter.dims.size() == 2) count += parameter.elements();
+  }
+  return count;
+}
+
+struct Row {
+  std::string name;
+  double billion_parameters;
+  double gigaflops;
+};
+
+TEST(AccountingTest, MatchesThePublishedSizesAndCosts) {
+  const Row rows[] = {
+      {"556m_dense", 0.543, 8.397},      {"556m_mod", 0.874, 7.692},
+      {"556m_xmod_a4k8", 2.635, 3.934},  {"556m_xmod_a3k16", 4.790, 3.867},
+      {"936m_dense", 0.914, 9.036},      {"936m_mod", 1.484, 8.331},
+      {"936m_xmod_a4k8", 4.523, 4.573},  {"936m_xmod_a3k16", 8.240, 4.506},
+      {"1650m_dense", 1.615, 10.335},    {"1650m_mod", 2.672, 9.630},
+      {"1650m_xmod_a4k8", 8.309, 5.872}, {"1650m_xmod_a3k16", 15.205, 5.805},
+  };
+  for (const Row& row : rows) {
+    const ModelConfig model = Model(row.name);
+    // Half of the last printed digit.
+    EXPECT_NEAR(static_cast<double>(MatrixParameters(model)) / 1e9, row.billion_parameters, 5.01e-4)
+        << row.name;
+    EXPECT_NEAR(CountFlopsPerToken(model, kLength).paper_forward / 1e9, row.gigaflops, 5.01e-4)
+        << row.name;
+    // What the tables leave out adds up to little.
+    const double total = static_cast<double>(CountParameters(model).total);
+    EXPECT_GT(total, static_cast<double>(MatrixParameters(model)));
+    EXPECT_LT(total, static_cast<double>(MatrixParameters(model)) * 1.0003) << row.name;
+  }
+}
+
+TEST(AccountingTest, DeepModelsHaveThePublishedRatios) {
+  const ModelConfig dense = Model("165m_deep_dense");
+  EXPECT_NEAR(static_cast<double>(MatrixParameters(dense)) / 1e6, 256, 0.5);
+  const double base = CountFlopsPerToken(dense, kLength).paper_forward;
+  const std::map<std::string, double> ratios = {{"165m_deep_a1k4", 0.673},
+                                                {"165m_deep_a1k8", 0.619},
+                                                {"165m_deep_a1k12", 0.600},
+                                                {"165m_deep_a1k16", 0.591}};
+  for (const auto& [name, ratio] : ratios) {
+    EXPECT_NEAR(CountFlopsPerToken(Model(name), kLength).paper_forward / base, ratio, 5.01e-4)
+        << name;
+  }
+}
+
+TEST(AccountingTest, SparseModelsAreAsMuchCheaperAsPublished) {
+  const double dense = CountFlopsPerToken(Model("936m_dense"), kLength).exact_training;
+  EXPECT_NEAR(dense / CountFlopsPerToken(Model("936m_xmod_a4k8"), kLength).exact_training, 1.70,
+              0.005);
+  EXPECT_NEAR(dense / CountFlopsPerToken(Model("936m_xmod_a3k16"), kLength).exact_training, 1.71,
+              0.005);
+}
+
+// Counts multiplications and additions one by one, as the layers execute them.
+double CountByLoops(const ModelConfig& model, int64_t length) {
+  double flops = 0;
+  for (const PlannedLayer& layer : model.plan.layers) {
+    const bool sparse = layer.spec.kind == LayerKind::kSparse;
+    for (int64_t token = 0; sparse && token < length; ++token) flops += 2.0 * model.d;
+    for (int64_t row = 0; row < length / layer.spec.sparsity; ++row) {
+      flops += 2.0 * model.d * model.heads * model.head_dim * 2;     // q, o
+      flops += 2.0 * model.d * model.kv_heads * model.head_dim * 2;  // k, v
+      flops += 2.0 * model.d * model.ffn * 3;                        // gate, up, down
+      for (int64_t key = 0; key <= row; ++key) {
+        for (int64_t head = 0; head < model.heads; ++head) flops += 4.0 * model.head_dim;
+      }
+    }
+  }
+  for (int64_t token = 0; token < length; ++token) flops += 2.0 * model.d * model.vocabulary;
+  return flops / static_cast<double>(length);
+}
+
+TEST(AccountingTest, ExactCountIsThatOfTheLoops) {
+  for (const std::string name : {"toy_dense", "toy_mod", "toy_xmod", "quickstart"}) {
+    const ModelConfig model = Model(name);
+    for (const int64_t length : {16, 30, 257}) {  // K divides, and does not
+      const FlopsPerToken flops = CountFlopsPerToken(model, length);
+      const double loops = CountByLoops(model, length);
+      EXPECT_NEAR(flops.exact_forward / loops, 1, 1e-12) << name << " " << length;
+      EXPECT_NEAR(flops.exact_training / loops, 3, 1e-12) << name << " " << length;
+    }
+  }
+}
+
+TEST(AccountingTest, CountsEverythingThatExists) {
+  // toy_xmod, 2*D + 2*(2*S4 + D), by hand: d 64, H*h 128, G*h 64, h 8, F 192, V 257.
+  const int64_t dense = 64 * (128 + 64 + 64 + 128) + 3 * 64 * 192 + 2 * 64 + 2 * 8;
+  const int64_t router_and_scale = 64 + 1;
+  const int64_t rest = 2 * 257 * 64 + 64;
+  const ParameterCounts xmod = CountParameters(Model("toy_xmod"));
+  EXPECT_EQ(xmod.total, 8 * dense + 4 * router_and_scale + rest);
+  EXPECT_EQ(xmod.active, 4 * dense + (dense + router_and_scale) + rest);
+  // toy_mod, D + 2*(S4 + D), has no scale.
+  const ParameterCounts mod = CountParameters(Model("toy_mod"));
+  EXPECT_EQ(mod.total, 5 * dense + 2 * 64 + rest);
+  EXPECT_EQ(mod.active, std::llround(3 * dense + 2 * (dense + 64) / 4.0 + rest));
+  EXPECT_EQ(CountParameters(Model("toy_dense")).total, 4 * dense + rest);
+}
+
+TEST(AccountingTest, NamesEveryParameterOnce) {
+  std::map<std::string, CountedParameter> parameters;
+  for (const CountedParameter& parameter : EnumerateParameters(Model("toy_xmod"))) {
+    EXPECT_TRUE(parameters.emplace(parameter.name, parameter).second) << parameter.name;
+  }
+  // 8 layers of 11, 4 routers and scales, embedding, norm, head.
+  EXPECT_EQ(parameters.size(), 8 * 11 + 4 * 2 + 3);
+  const CountedParameter& scale = parameters.at("model.layers.2.depth_scale");
+  EXPECT_TRUE(scale.dims.empty());
+  EXPECT_EQ(scale.elements(), 1);
+  EXPECT_EQ(scale.share, 0.25);
+  EXPECT_EQ(parameters.at("model.layers.0.self_attn.k_proj.weight").dims,
+            (std::vector<int64_t>{64, 64}));
+  EXPECT_EQ(parameters.at("model.layers.7.self_attn.o_proj.weight").dims,
+            (std::vector<int64_t>{64, 128}));
+  EXPECT_EQ(parameters.count("model.layers.4.depth_scale"), 0);
+}
+
+}  // namespace
+}  // namespace fathom
