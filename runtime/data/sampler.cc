@@ -1,0 +1,86 @@
+#include "runtime/data/sampler.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <vector>
+
+#include "core/check.h"
+#include "core/random.h"
+#include "core/status.h"
+
+namespace fathom {
+namespace {
+
+// Luby and Rackoff need 4 rounds of random functions; small domains mix better with more.
+constexpr uint32_t kRounds = 8;
+
+// A permutation of 0 to 2^(2 * half_bits) - 1: a Feistel network whose round function is Philox.
+uint64_t Feistel(uint64_t value, int half_bits, uint64_t seed, uint64_t epoch) {
+  const uint64_t mask = (uint64_t{1} << half_bits) - 1;
+  const std::array<uint32_t, 2> key = {static_cast<uint32_t>(seed),
+                                       static_cast<uint32_t>(seed >> 32)};
+  uint64_t left = value >> half_bits;
+  uint64_t right = value & mask;
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    const uint32_t mixed =
+        Philox4x32({static_cast<uint32_t>(right), round, static_cast<uint32_t>(epoch),
+                    static_cast<uint32_t>(epoch >> 32)},
+                   key)[0];
+    const uint64_t next = left ^ (mixed & mask);
+    left = right;
+    right = next;
+  }
+  return left << half_bits | right;
+}
+
+}  // namespace
+
+int64_t SampleId(uint64_t seed, uint64_t epoch, int64_t i, int64_t count) {
+  FATHOM_CHECK(0 <= i && i < count);
+  const int bits = std::bit_width(static_cast<uint64_t>(count - 1));
+  const int half_bits = std::max(1, (bits + 1) / 2);
+  // The network permutes up to four times as many values as there are samples. Walking its cycle
+  // until a sample is met gives a permutation of the samples alone.
+  uint64_t value = i;
+  do {
+    value = Feistel(value, half_bits, seed, epoch);
+  } while (value >= static_cast<uint64_t>(count));
+  return value;
+}
+
+absl::StatusOr<Sampler> Sampler::Create(const TokenSource& source, int64_t sequence_length,
+                                        int64_t vocabulary, SampleOrder order, uint64_t seed) {
+  FATHOM_CHECK(sequence_length > 0 && vocabulary > 0);
+  const int64_t count = (source.tokens() - 1) / sequence_length;
+  if (count < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(source.path(), " has ", source.tokens(),
+                                                   " tokens, too few for one sequence "
+                                                   "of ",
+                                                   sequence_length,
+                                                   " tokens and the label after it"));
+  }
+  return Sampler(source, sequence_length, vocabulary, order, seed, count);
+}
+
+int64_t Sampler::SampleAt(int64_t consumed_sequences) const {
+  FATHOM_CHECK(consumed_sequences >= 0);
+  const int64_t i = consumed_sequences % count_;
+  if (order_ == SampleOrder::kSequential) return i;
+  return SampleId(seed_, consumed_sequences / count_, i, count_);
+}
+
+absl::Status Sampler::Fill(int64_t consumed_sequences, int64_t sequences, int32_t* inputs,
+                           int32_t* labels) const {
+  const int64_t L = sequence_length_;
+  std::vector<int32_t> tokens(L + 1);
+  for (int64_t b = 0; b < sequences; ++b) {
+    const int64_t begin = SampleAt(consumed_sequences + b) * L;
+    FATHOM_RETURN_IF_ERROR(ReadChecked(*source_, begin, L + 1, vocabulary_, tokens.data()));
+    std::copy_n(tokens.begin(), L, inputs + b * L);
+    std::copy_n(tokens.begin() + 1, L, labels + b * L);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fathom

@@ -1,0 +1,153 @@
+#include "runtime/data/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+namespace fathom {
+namespace {
+
+// Token t of the source is t.
+class CountingSource final : public TokenSource {
+ public:
+  explicit CountingSource(int64_t tokens) : tokens_(tokens) {}
+  const std::string& path() const override { return path_; }
+  int64_t tokens() const override { return tokens_; }
+  int64_t documents() const override { return 1; }
+  int64_t DocumentEnd(int64_t) const override { return tokens_; }
+  int64_t vocabulary() const override { return tokens_; }
+  void Read(int64_t begin, int64_t count, int32_t* out) const override {
+    for (int64_t i = 0; i < count; ++i) out[i] = begin + i;
+  }
+
+ private:
+  std::string path_ = "counting.tokens";
+  int64_t tokens_;
+};
+
+std::vector<int64_t> Order(uint64_t seed, uint64_t epoch, int64_t count) {
+  std::vector<int64_t> order(count);
+  for (int64_t i = 0; i < count; ++i) order[i] = SampleId(seed, epoch, i, count);
+  return order;
+}
+
+TEST(SampleIdTest, IsAPermutation) {
+  std::vector<int64_t> counts = {1000, 4095, 4096, 4097, 65537};
+  for (int64_t count = 1; count <= 200; ++count) counts.push_back(count);
+  for (const int64_t count : counts) {
+    for (const uint64_t seed : {uint64_t{0}, uint64_t{1} << 40}) {
+      std::vector<bool> seen(count);
+      for (const int64_t id : Order(seed, 3, count)) {
+        ASSERT_TRUE(id >= 0 && id < count) << count;
+        ASSERT_FALSE(seen[id]) << count;
+        seen[id] = true;
+      }
+    }
+  }
+}
+
+TEST(SampleIdTest, DiffersByEpochAndSeed) {
+  // Two random permutations agree at one place on average; 10 has a probability below 1e-6.
+  const auto agreements = [](const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+    int64_t count = 0;
+    for (size_t i = 0; i < a.size(); ++i) count += a[i] == b[i];
+    return count;
+  };
+  const std::vector<int64_t> order = Order(1, 0, 1000);
+  EXPECT_EQ(order, Order(1, 0, 1000));
+  EXPECT_LT(agreements(order, Order(1, 1, 1000)), 10);
+  EXPECT_LT(agreements(order, Order(2, 0, 1000)), 10);
+  EXPECT_LT(agreements(order, Order(1 + (uint64_t{1} << 32), 0, 1000)), 10);
+  EXPECT_LT(agreements(order, Order(1, uint64_t{1} << 32, 1000)), 10);
+}
+
+TEST(SampleIdTest, EveryPositionGetsEverySampleEquallyOften) {
+  // Over many epochs, position 0 of a count that is no power of two: chi-square with 36 degrees of
+  // freedom has mean 36 and standard deviation 8.5.
+  constexpr int64_t kCount = 37, kEpochs = 37 * 200;
+  for (const int64_t position : {0, 1, 36}) {
+    std::vector<double> hits(kCount);
+    for (int64_t epoch = 0; epoch < kEpochs; ++epoch) ++hits[SampleId(7, epoch, position, kCount)];
+    double chi_square = 0;
+    for (const double h : hits) chi_square += (h - 200) * (h - 200) / 200;
+    EXPECT_LT(chi_square, 36 + 5 * 8.5) << position;
+    EXPECT_GT(chi_square, 36 - 4 * 8.5) << position;
+  }
+}
+
+TEST(SampleIdTest, NeighboursAreUnrelated) {
+  constexpr int64_t kCount = 65537;
+  const std::vector<int64_t> order = Order(1, 0, kCount);
+  // Serial correlation of a random permutation is about N(0, 1/count).
+  const double mean = (kCount - 1) / 2.0;
+  double covariance = 0, variance = 0;
+  for (int64_t i = 0; i < kCount; ++i) {
+    variance += (order[i] - mean) * (order[i] - mean);
+    covariance += (order[i] - mean) * (order[(i + 1) % kCount] - mean);
+  }
+  EXPECT_LT(std::abs(covariance / variance), 5 / std::sqrt(kCount));
+  // Cyclic differences of neighbours fill 64 buckets evenly: chi-square, 63 degrees of freedom.
+  std::vector<double> hits(64);
+  for (int64_t i = 0; i + 1 < kCount; ++i) {
+    ++hits[(order[i + 1] - order[i] + kCount) % kCount * 64 / kCount];
+  }
+  double chi_square = 0;
+  for (const double h : hits) chi_square += (h - 1024) * (h - 1024) / 1024;
+  EXPECT_LT(chi_square, 63 + 5 * std::sqrt(2.0 * 63));
+}
+
+TEST(SamplerTest, CutsSamplesOfOneMoreThanTheSequence) {
+  // 13 tokens and L = 4 give 3 samples: their last label is token 12. With 12 tokens there are 2.
+  const CountingSource source(13), shorter(12);
+  auto sampler = Sampler::Create(source, 4, 100, SampleOrder::kSequential, 0);
+  ASSERT_TRUE(sampler.ok());
+  EXPECT_EQ(sampler->count(), 3);
+  EXPECT_EQ(Sampler::Create(shorter, 4, 100, SampleOrder::kSequential, 0)->count(), 2);
+  std::vector<int32_t> inputs(12), labels(12);
+  ASSERT_TRUE(sampler->Fill(1, 3, inputs.data(), labels.data()).ok());
+  EXPECT_EQ(inputs, (std::vector<int32_t>{4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2, 3}));
+  EXPECT_EQ(labels, (std::vector<int32_t>{5, 6, 7, 8, 9, 10, 11, 12, 1, 2, 3, 4}));
+}
+
+TEST(SamplerTest, BatchesDoNotChangeTheOrder) {
+  const CountingSource source(5 * 11 + 1);
+  auto sampler = Sampler::Create(source, 5, 100, SampleOrder::kShuffled, 3);
+  ASSERT_TRUE(sampler.ok());
+  constexpr int64_t kSequences = 24;  // across two borders of epochs
+  std::vector<int32_t> inputs(kSequences * 5), labels(kSequences * 5);
+  ASSERT_TRUE(sampler->Fill(0, kSequences, inputs.data(), labels.data()).ok());
+  for (int64_t i = 0; i < kSequences; ++i) {
+    std::vector<int32_t> one_inputs(5), one_labels(5);
+    ASSERT_TRUE(sampler->Fill(i, 1, one_inputs.data(), one_labels.data()).ok());
+    const int64_t id = SampleId(3, i / 11, i % 11, 11);
+    for (int64_t t = 0; t < 5; ++t) {
+      EXPECT_EQ(one_inputs[t], id * 5 + t);
+      EXPECT_EQ(one_labels[t], id * 5 + t + 1);
+      EXPECT_EQ(inputs[i * 5 + t], one_inputs[t]);
+      EXPECT_EQ(labels[i * 5 + t], one_labels[t]);
+    }
+  }
+}
+
+TEST(SamplerTest, TooFewTokensAreNamed) {
+  const CountingSource source(8);
+  const absl::Status status = Sampler::Create(source, 8, 100, SampleOrder::kShuffled, 0).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_NE(status.ToString().find("counting.tokens has 8 tokens"), std::string::npos) << status;
+  EXPECT_TRUE(Sampler::Create(source, 7, 100, SampleOrder::kShuffled, 0).ok());
+}
+
+TEST(SamplerTest, TokensOutsideTheVocabularyAreNamed) {
+  const CountingSource source(9);
+  auto sampler = Sampler::Create(source, 4, 7, SampleOrder::kSequential, 0);
+  std::vector<int32_t> inputs(4), labels(4);
+  EXPECT_TRUE(sampler->Fill(0, 1, inputs.data(), labels.data()).ok());
+  const absl::Status status = sampler->Fill(1, 1, inputs.data(), labels.data());
+  EXPECT_TRUE(absl::IsOutOfRange(status));
+  EXPECT_NE(status.ToString().find("token 7 at offset 7"), std::string::npos) << status;
+}
+
+}  // namespace
+}  // namespace fathom
