@@ -24,7 +24,7 @@ struct Copy {
 };
 void RunOnCpu(const Copy& operation, CpuStream& stream);
 
-// y = a * x + b * y, T, same shape; y may be x.
+// y = a * x + b * y, T, same shape; y may be x. When b is 0 the old contents are not read.
 struct Axpby {
   static constexpr std::string_view kName = "axpby";
   double a = 1;

@@ -1,0 +1,61 @@
+#pragma once
+
+#include "core/check.h"
+#include "core/tensor.h"
+
+namespace fathom::cpu {
+
+// The type of statistics, scores and sums beside values of type T, in which T is computed on.
+template <class T>
+struct StatisticsOf {
+  using Type = float;
+};
+template <>
+struct StatisticsOf<double> {
+  using Type = double;
+};
+template <class T>
+using Stat = typename StatisticsOf<T>::Type;
+
+// Calls function(T()) with the value type of a floating dtype.
+template <class Function>
+void Dispatch(DType dtype, const Function& function) {
+  switch (dtype) {
+    case DType::kFloat32:
+      function(float());
+      return;
+    case DType::kFloat64:
+      function(double());
+      return;
+    default:
+      FATHOM_CHECK(false) << "no CPU operation on " << Name(dtype);
+  }
+}
+
+// The rows of an operand.
+template <class T>
+struct RowsOf {
+  explicit RowsOf(const Tensor& tensor)
+      : data(tensor.absent() ? nullptr : tensor.data<T>()), stride(tensor.row_stride()) {}
+  bool absent() const { return data == nullptr; }
+  T* operator[](int64_t row) const { return data + row * stride; }
+
+  T* data;
+  int64_t stride;
+};
+
+// The elements of an optional vector.
+template <class T>
+T* DataOf(const Tensor& tensor) {
+  return tensor.absent() ? nullptr : tensor.data<T>();
+}
+
+// The rows in use: `count`'s value, or all of `rows` when it is absent.
+inline int64_t RowsInUse(const Tensor& count, int64_t rows) {
+  if (count.absent()) return rows;
+  const int64_t used = *count.data<int32_t>();
+  FATHOM_CHECK(used >= 0 && used <= rows) << used << " rows in use of " << rows;
+  return used;
+}
+
+}  // namespace fathom::cpu

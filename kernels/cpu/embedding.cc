@@ -1,0 +1,61 @@
+#include "kernels/embedding.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/dispatch.h"
+#include "kernels/cpu/parallel.h"
+
+namespace fathom {
+namespace {
+
+void CheckTokens(const Tensor& tokens, int64_t vocabulary) {
+  const int32_t* token = tokens.data<int32_t>();
+  for (int64_t i = 0; i < tokens.elements(); ++i) {
+    FATHOM_CHECK(token[i] >= 0 && token[i] < vocabulary)
+        << "token " << token[i] << " of a vocabulary of " << vocabulary;
+  }
+}
+
+}  // namespace
+
+void RunOnCpu(const Embedding& operation, CpuStream& stream) {
+  const Embedding& op = operation;
+  CheckTokens(op.tokens, op.table.dim(0));
+  cpu::Dispatch(op.x.dtype(), [&](auto type) {
+    using T = decltype(type);
+    const cpu::RowsOf<T> table(op.table), x(op.x);
+    const int32_t* tokens = op.tokens.data<int32_t>();
+    const int64_t d = op.x.dim(1);
+    cpu::ParallelFor(stream, op.x.dim(0), d, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) std::copy_n(table[tokens[i]], d, x[i]);
+    });
+  });
+}
+
+void RunOnCpu(const EmbeddingBackward& operation, CpuStream& stream) {
+  const EmbeddingBackward& op = operation;
+  CheckTokens(op.tokens, op.d_table.dim(0));
+  cpu::Dispatch(op.dx.dtype(), [&](auto type) {
+    using T = decltype(type);
+    using S = cpu::Stat<T>;
+    const cpu::RowsOf<T> dx(op.dx), d_table(op.d_table);
+    const int32_t* tokens = op.tokens.data<int32_t>();
+    const int64_t n = op.dx.dim(0);
+    // Each worker has columns of its own, a cache line at least, and takes all rows in order.
+    constexpr int64_t kColumns = 16;
+    const int64_t d = op.dx.dim(1);
+    const int64_t slices = (d + kColumns - 1) / kColumns;
+    cpu::ParallelFor(stream, slices, n * kColumns, [&](int64_t begin, int64_t end, int) {
+      const int64_t last = std::min(d, end * kColumns);
+      for (int64_t i = 0; i < n; ++i) {
+        T* sum = d_table[tokens[i]];
+        const T* row = dx[i];
+        for (int64_t j = begin * kColumns; j < last; ++j) {
+          sum[j] = static_cast<T>(static_cast<S>(sum[j]) + static_cast<S>(row[j]));
+        }
+      }
+    });
+  });
+}
+
+}  // namespace fathom

@@ -1,0 +1,44 @@
+#include "kernels/cpu/gemm.h"
+
+#include <cblas.h>
+#include <dnnl.h>
+#include <omp.h>
+
+#include "core/check.h"
+
+namespace fathom::cpu {
+namespace {
+
+// A product over no terms: c = beta * c.
+template <class T>
+void ScaleOnly(const GemmArguments<T>& g) {
+  for (int64_t i = 0; i < g.m; ++i) {
+    T* row = g.c + i * g.ldc;
+    for (int64_t j = 0; j < g.n; ++j) row[j] = g.beta == 0 ? T(0) : g.beta * row[j];
+  }
+}
+
+}  // namespace
+
+void Gemm(const GemmArguments<float>& g) {
+  if (g.m == 0 || g.n == 0) return;
+  if (g.k == 0) return ScaleOnly(g);
+  const dnnl_status_t status =
+      dnnl_sgemm(g.transpose_a ? 'T' : 'N', g.transpose_b ? 'T' : 'N', g.m, g.n, g.k, g.alpha, g.a,
+                 g.lda, g.b, g.ldb, g.beta, g.c, g.ldc);
+  FATHOM_CHECK(status == dnnl_success)
+      << "oneDNN refused a product of " << g.m << " x " << g.n << " x " << g.k;
+}
+
+void Gemm(const GemmArguments<double>& g) {
+  if (g.m == 0 || g.n == 0) return;
+  if (g.k == 0) return ScaleOnly(g);
+  cblas_dgemm(CblasRowMajor, g.transpose_a ? CblasTrans : CblasNoTrans,
+              g.transpose_b ? CblasTrans : CblasNoTrans, g.m, g.n, g.k, g.alpha, g.a, g.lda, g.b,
+              g.ldb, g.beta, g.c, g.ldc);
+}
+
+SingleThreaded::SingleThreaded() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+SingleThreaded::~SingleThreaded() { omp_set_num_threads(before_); }
+
+}  // namespace fathom::cpu
