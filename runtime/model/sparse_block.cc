@@ -45,7 +45,10 @@ void SparseBlock::Route(Pass& pass, SparseSaved& saved) const {
   const int64_t k = pass.length / sparsity_;
   const DType stat = StatisticsDType(pass.residual.dtype());
   Rows& rows = saved.rows;
-  rows.capacity = pass.routing == Routing::kTopK ? pass.sequences * k : n;
+  const bool replayed = pass.replay != nullptr;
+  rows.capacity = replayed                         ? (*pass.replay)[layer_].dim(0)
+                  : pass.routing == Routing::kTopK ? pass.sequences * k
+                                                   : n;
   rows.pairs = pass.sequences * (static_cast<double>(k) * (k + 1) / 2);
   rows.index = arena.New(DType::kInt32, {rows.capacity});
   rows.positions = arena.New(DType::kInt32, {rows.capacity});
@@ -56,13 +59,13 @@ void SparseBlock::Route(Pass& pass, SparseSaved& saved) const {
   Launch(stream, RouterLogits{.x = pass.residual, .w = router_->weight, .s = saved.s});
   Launch(stream, AdjustLogits{.s = saved.s, .counts = pass.counts, .tau = tau_, .z = saved.z});
   const Tensor selected = pass.selected.Rows(layer_, layer_ + 1);
-  if (pass.routing == Routing::kCausal) {
+  if (pass.routing == Routing::kCausal && !replayed) {
     rows.count = selected;
     Launch(stream,
            SelectThreshold{.value = RoutedLogit(saved), .index = rows.index, .count = rows.count});
   } else {
     Launch(stream, Fill{.value = static_cast<double>(rows.capacity), .y = selected});
-    if (pass.replay != nullptr) {
+    if (replayed) {
       Launch(stream, Copy{.x = (*pass.replay)[layer_], .y = rows.index});
     } else {
       Launch(stream,

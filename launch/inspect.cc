@@ -1,0 +1,161 @@
+#include <cstdio>
+#include <string>
+
+#include "core/accounting.h"
+#include "core/job.h"
+#include "core/status.h"
+#include "launch/arguments.h"
+#include "launch/commands.h"
+#include "nlohmann/json.hpp"
+#include "runtime/memory_plan.h"
+
+namespace fathom {
+namespace {
+
+constexpr char kHelp[] =
+    R"(usage: fathom inspect JOB [--set FIELD=VALUE]... [--json]
+
+Prints a job's layer plan, layers, parameters, FLOPs per token and memory per rank, without
+running it.
+  --set FIELD=VALUE  overrides a field of the job, e.g. --set train.micro_batch=2
+  --json             one JSON object
+
+example: fathom inspect launch/jobs/936m_xmod_a3k16.txtpb
+)";
+
+const char* GateName(Gate gate) {
+  switch (gate) {
+    case Gate::kXMod:
+      return "XMOD";
+    case Gate::kMod:
+      return "MOD";
+    case Gate::kNone:
+      return "NONE";
+  }
+  return "";
+}
+
+nlohmann::ordered_json ModelJson(const Job& job) {
+  const ModelConfig& model = job.model;
+  return {{"d", model.d},
+          {"heads", model.heads},
+          {"kv_heads", model.kv_heads},
+          {"head_dim", model.head_dim},
+          {"ffn", model.ffn},
+          {"vocabulary", model.vocabulary},
+          {"theta", model.theta},
+          {"eps", model.eps},
+          {"experts", 0},
+          {"routed", 0},
+          {"shared", 0},
+          {"expert_ffn", 0},
+          {"gate", GateName(model.gate)},
+          {"tau", model.tau},
+          {"increment", model.increment},
+          {"alignment", model.alignment == Alignment::kRaw ? "RAW" : "BIASED"},
+          {"reset_every", model.reset_every},
+          {"routing_coefficient", model.routing_coefficient},
+          {"balance_coefficient", 0},
+          {"document_mask", job.data.document_mask}};
+}
+
+struct Inspection {
+  ParameterCounts parameters;
+  FlopsPerToken flops;
+  MemoryPlan memory;
+};
+
+void PrintJson(const Job& job, const Inspection& inspection) {
+  const MemoryPlan& memory = inspection.memory;
+  const nlohmann::ordered_json json = {
+      {"job", job.name},
+      {"plan", ShortForm(job.model.plan.segments)},
+      {"layers", job.model.plan.layers.size()},
+      {"model", ModelJson(job)},
+      {"parameters",
+       {{"total", inspection.parameters.total}, {"active", inspection.parameters.active}}},
+      {"flops_per_token",
+       {{"paper_forward", inspection.flops.paper_forward},
+        {"exact_forward", inspection.flops.exact_forward},
+        {"exact_training", inspection.flops.exact_training}}},
+      {"memory_per_rank",
+       {{"weights", memory.weights},
+        {"gradients", memory.gradients},
+        {"optimizer", memory.optimizer},
+        {"activations", memory.activations},
+        {"total", memory.total()}}}};
+  std::printf("%s\n", json.dump(2).c_str());
+}
+
+// "1.23 GB", three digits.
+std::string Bytes(int64_t bytes) {
+  char text[32];
+  const double value = static_cast<double>(bytes);
+  if (value >= 1e9) {
+    std::snprintf(text, sizeof(text), "%.2f GB", value / 1e9);
+  } else {
+    std::snprintf(text, sizeof(text), "%.2f MB", value / 1e6);
+  }
+  return text;
+}
+
+void PrintText(const Job& job, const Inspection& inspection) {
+  const ParameterCounts& parameters = inspection.parameters;
+  const MemoryPlan& memory = inspection.memory;
+  std::printf("job         %s\n", job.name.c_str());
+  std::printf("plan        %s\n", ShortForm(job.model.plan.segments).c_str());
+  std::printf("layers      %zu, %.2f active\n", job.model.plan.layers.size(),
+              job.model.plan.active_layers());
+  std::printf("parameters  %.4f B total, %.4f B active\n",
+              static_cast<double>(parameters.total) / 1e9,
+              static_cast<double>(parameters.active) / 1e9);
+  std::printf("FLOPs per token at sequence length %lld\n",
+              static_cast<long long>(job.train.sequence_length));
+  std::printf("  paper     %.4f G forward (full attention square, layers only)\n",
+              inspection.flops.paper_forward / 1e9);
+  std::printf("  exact     %.4f G forward, %.4f G training (causal, head and routers)\n",
+              inspection.flops.exact_forward / 1e9, inspection.flops.exact_training / 1e9);
+  std::printf("memory per rank, micro-batch of %lld\n",
+              static_cast<long long>(job.train.micro_batch));
+  std::printf("  weights       %12s\n  gradients     %12s\n  optimizer     %12s\n",
+              Bytes(memory.weights).c_str(), Bytes(memory.gradients).c_str(),
+              Bytes(memory.optimizer).c_str());
+  std::printf("  activations   %12s (kept for backward, and scratch)\n  total         %12s\n",
+              Bytes(memory.activations).c_str(), Bytes(memory.total()).c_str());
+}
+
+absl::Status Inspect(const Arguments& arguments) {
+  if (arguments.words().size() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("one job file is needed, ", arguments.words().size(),
+                     " words were given; \"fathom inspect --help\" shows an example"));
+  }
+  FATHOM_ASSIGN_OR_RETURN(const Job job, ReadJob(arguments.words()[0], arguments.Values("set")));
+  Inspection inspection{
+      .parameters = CountParameters(job.model),
+      .flops = CountFlopsPerToken(job.model, job.train.sequence_length),
+      .memory = {},
+  };
+  FATHOM_ASSIGN_OR_RETURN(inspection.memory, PlanMemory(job));
+  if (arguments.Has("json")) {
+    PrintJson(job, inspection);
+  } else {
+    PrintText(job, inspection);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int InspectMain(int argc, char** argv) {
+  const absl::StatusOr<Arguments> arguments = Arguments::Parse(argc, argv, {"set"}, {"json"});
+  if (!arguments.ok()) return Fail("inspect", arguments.status());
+  if (arguments->help()) {
+    std::fputs(kHelp, stdout);
+    return kDone;
+  }
+  const absl::Status status = Inspect(*arguments);
+  return status.ok() ? kDone : Fail("inspect", status);
+}
+
+}  // namespace fathom

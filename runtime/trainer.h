@@ -1,0 +1,98 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/file.h"
+#include "core/job.h"
+#include "runtime/data/sampler.h"
+#include "runtime/language_model.h"
+#include "runtime/metrics.h"
+#include "runtime/optimizer/optimizer.h"
+#include "runtime/progress.h"
+
+namespace fathom {
+
+// What a trainer needs of the world around it.
+struct TrainerEnvironment {
+  Device& device;
+  FileSystem& files;
+  std::function<void(const std::string&)> log;  // one line for the user
+  Progress& progress;
+  // Set to a signal's number from outside: the step is finished, the run saved, and Run returns.
+  const std::atomic<int>& stop_signal;
+};
+
+// The token files of a job, open.
+struct TrainingData {
+  std::unique_ptr<TokenSource> train_tokens;
+  std::unique_ptr<TokenSource> validation_tokens;  // nullptr: no validation
+};
+
+// One run of a job: from initial weights or a checkpoint, step by step, to the last checkpoint.
+class Trainer {
+ public:
+  Trainer(const Job& job, const TrainerEnvironment& environment);
+
+  // Opens data and output, allocates, initialises or resumes. `resume` without a checkpoint starts
+  // at step 1 and says so. Without `resume`, an output that holds a run is refused (AlreadyExists).
+  absl::Status Start(bool resume);
+  // From the present step to the last. Call after Start.
+  absl::Status Run();
+
+  // The last finished step.
+  int64_t step() const { return step_; }
+  bool stopped_early() const { return step_ < job_.train.steps; }
+
+ private:
+  // What one step did, read back from the device.
+  struct StepOutcome {
+    double loss = 0;
+    double auxiliary_loss = 0;
+    double gradient_norm = 0;
+    bool applied = false;
+    double routed_share = 1;
+  };
+
+  absl::Status OpenData();
+  absl::Status OpenOutput(bool resume, std::string* checkpoint);
+  absl::Status Load(const std::string& checkpoint);
+  absl::Status LoadWeights(const std::string& path);
+
+  absl::StatusOr<StepOutcome> TrainStep(int64_t step, double learning_rate);
+  absl::Status AccumulateMicroBatch(int64_t first_sequence, HostBatch& host);
+  absl::StatusOr<StepOutcome> ReadOutcome();
+  absl::Status Record(int64_t step, double learning_rate, const StepOutcome& outcome,
+                      double seconds);
+  absl::Status CountSkippedSteps(int64_t step, const StepOutcome& outcome);
+  absl::Status Validate(int64_t step);
+  absl::Status Save();
+  bool ShouldStop() const;
+  double SecondsSinceStart() const;
+
+  Job job_;
+  TrainerEnvironment environment_;
+  TrainingData data_;
+  std::unique_ptr<Sampler> train_sampler_;
+  std::unique_ptr<Sampler> validation_sampler_;
+  std::unique_ptr<LanguageModel> model_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<MetricsWriter> metrics_;
+
+  Buffer scalars_;
+  Tensor losses_;  // [2] float64 on the device: cross-entropy, auxiliary loss of the step
+  std::vector<HostBatch> host_batches_;  // of the step, one for each micro-batch
+  std::vector<int32_t> selected_;        // rows that each layer saw in the last micro-batch
+
+  int64_t step_ = 0;
+  int64_t saved_step_ = -1;
+  int64_t skipped_in_a_row_ = 0;
+  double flops_per_token_ = 0;  // exact convention, training
+  double peak_flops_ = 0;       // of this device, measured
+  double start_time_ = 0;
+};
+
+}  // namespace fathom
