@@ -5,7 +5,7 @@
 namespace fathom {
 
 Cost CrossEntropy::cost() const {
-  return {.vector_flops = (scale != 0 ? 6.0 : 3.0) * logits.elements(),
+  return {.vector_flops = (gradient ? 6.0 : 3.0) * logits.elements(),
           .bytes = OperandBytes({logits, labels, losses})};
 }
 

@@ -7,13 +7,14 @@
 namespace fathom {
 
 // Softmax cross-entropy of a chunk of rows: losses_i = log sum_v exp(logits_iv) - logits_i,label.
-// With `scale` != 0 the logits are replaced by scale * d(loss_i)/d(logits_i). A row whose label is
+// With `gradient` the logits are replaced by scale * d(loss_i)/d(logits_i). A row whose label is
 // negative is not counted: its loss and gradients are 0.
 struct CrossEntropy {
   static constexpr std::string_view kName = "cross_entropy";
-  Tensor logits;  // [c, V] T, overwritten when scale != 0
+  Tensor logits;  // [c, V] T, overwritten with `gradient`
   Tensor labels;  // [c] int32
-  double scale = 0;
+  bool gradient = false;
+  double scale = 1;
   Tensor losses;  // [c] stat
   Cost cost() const;
 };

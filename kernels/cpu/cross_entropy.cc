@@ -11,14 +11,15 @@ namespace fathom {
 namespace {
 
 template <class T>
-cpu::Stat<T> RowLoss(T* logits, int64_t vocabulary, int64_t label, cpu::Stat<T> scale) {
+cpu::Stat<T> RowLoss(T* logits, int64_t vocabulary, int64_t label, bool gradient,
+                     cpu::Stat<T> scale) {
   using S = cpu::Stat<T>;
   const auto at = [&](int64_t j) { return static_cast<S>(logits[j]); };
   const S largest = cpu::LaneMax<S>(vocabulary, std::numeric_limits<S>::lowest(), at);
   const S sum = cpu::LaneSum<S>(vocabulary, [&](int64_t j) { return cpu::Exp(at(j) - largest); });
   // log(sum) - (logit - largest): the differences are exact where it matters.
   const S loss = std::log(sum) - (at(label) - largest);
-  if (scale != 0) {
+  if (gradient) {
     const S target = at(label);
     const S factor = scale / sum;
     for (int64_t j = 0; j < vocabulary; ++j) {
@@ -42,11 +43,11 @@ void Run(const CrossEntropy& op, CpuStream& stream) {
       FATHOM_CHECK(labels[i] < vocabulary)
           << "label " << labels[i] << " of a vocabulary of " << vocabulary;
       if (labels[i] >= 0) {
-        losses[i] = RowLoss(logits[i], vocabulary, labels[i], scale);
+        losses[i] = RowLoss(logits[i], vocabulary, labels[i], op.gradient, scale);
         continue;
       }
       losses[i] = 0;
-      if (scale != 0) std::fill_n(logits[i], vocabulary, static_cast<T>(0));
+      if (op.gradient) std::fill_n(logits[i], vocabulary, static_cast<T>(0));
     }
   });
 }

@@ -58,7 +58,8 @@ void Head::Forward(Pass& pass, const Tensor& labels, double loss_weight, const T
       LinearForward(stream, y.Rows(begin, end), head_->weight, logits);
       Launch(stream, CrossEntropy{.logits = logits,
                                   .labels = labels.Rows(begin, end),
-                                  .scale = pass.training ? loss_weight : 0,
+                                  .gradient = pass.training,
+                                  .scale = loss_weight,
                                   .losses = losses.Rows(begin, end)});
       if (pass.training) {
         LinearBackwardWeight(stream, logits, y.Rows(begin, end), head_->gradient);
