@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+#include <vector>
+
 #include "runtime/data/token_file.h"
 #include "runtime/testing/failing_files.h"
 
@@ -91,6 +94,21 @@ TEST_F(PreparedDataTest, ReusesFilesOfTheSameTextAlone) {
   changed[0] = 'X';
   WriteTestFile(Path("second.txt"), changed);
   EXPECT_NE(Ensure(Config())->train, first.train);
+}
+
+TEST_F(PreparedDataTest, ManyAtOnceAllGetWholeFiles) {
+  WriteTestFile(Path("second.txt"), text_);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([this] {
+      auto data = EnsurePrepared(PosixFileSystem(), Config(), [](const std::string&) {});
+      ASSERT_TRUE(data.ok()) << data.status();
+      EXPECT_EQ(Text(data->train), text_.substr(0, 27));
+      EXPECT_EQ(Text(data->validation), text_.substr(27));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(PosixFileSystem().List(Path("data/deep"))->size(), 2);  // no temporary files
 }
 
 TEST_F(PreparedDataTest, DamagedFilesAreMadeAgain) {
