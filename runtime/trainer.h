@@ -3,6 +3,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,23 +55,30 @@ class Trainer {
     double auxiliary_loss = 0;
     double gradient_norm = 0;
     bool applied = false;
-    double routed_share = 1;
   };
 
-  absl::Status OpenData();
+  // Sets `checkpoint` to the directory to resume from, or leaves it empty.
   absl::Status OpenOutput(bool resume, std::string* checkpoint);
-  absl::Status Load(const std::string& checkpoint);
-  absl::Status LoadWeights(const std::string& path);
+  absl::Status OpenData();
+  absl::Status Load(const std::string& directory);
+  absl::Status LoadInitialWeights();
 
-  absl::StatusOr<StepOutcome> TrainStep(int64_t step, double learning_rate);
-  absl::Status AccumulateMicroBatch(int64_t first_sequence, HostBatch& host);
+  // Enqueues the whole step; ReadOutcome waits for it. It is the only place of a step where the
+  // host reads what the device computed.
+  absl::Status TrainStep(int64_t step, double learning_rate);
+  void RunMicroBatch(const HostBatch& host);
   absl::StatusOr<StepOutcome> ReadOutcome();
-  absl::Status Record(int64_t step, double learning_rate, const StepOutcome& outcome,
-                      double seconds);
-  absl::Status CountSkippedSteps(int64_t step, const StepOutcome& outcome);
+
+  // Of the finished step `step_`.
+  absl::Status Record(const StepOutcome& outcome, double learning_rate, double seconds);
+  absl::Status CountSkippedSteps(const StepOutcome& outcome);
   absl::Status Validate(int64_t step);
   absl::Status Save();
+  // Whether what happens every `every` steps, and after the last one, happens now.
+  bool IsDue(int64_t every) const;
   bool ShouldStop() const;
+  // The share of tokens that a sparse layer saw, mean over the sparse layers.
+  double RoutedShare() const;
   double SecondsSinceStart() const;
 
   Job job_;
@@ -87,7 +95,9 @@ class Trainer {
   std::vector<HostBatch> host_batches_;  // of the step, one for each micro-batch
   std::vector<int32_t> selected_;        // rows that each layer saw in the last micro-batch
 
-  int64_t step_ = 0;
+  int64_t step_ = 0;                       // finished
+  int64_t first_step_ = 0;                 // at Start
+  std::optional<double> validation_loss_;  // the last, under causal routing
   int64_t saved_step_ = -1;
   int64_t skipped_in_a_row_ = 0;
   double flops_per_token_ = 0;  // exact convention, training

@@ -1,0 +1,141 @@
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "core/status.h"
+#include "launch/arguments.h"
+#include "launch/commands.h"
+#include "launch/run_environment.h"
+#include "nlohmann/json.hpp"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/data/prepared_data.h"
+#include "runtime/data/token_file.h"
+#include "runtime/evaluation.h"
+#include "runtime/run_state.h"
+
+namespace fathom {
+namespace {
+
+constexpr char kHelp[] =
+    R"(usage: fathom eval JOB --checkpoint DIR [--set FIELD=VALUE]... [--json] [--routing]
+
+Validation loss of a checkpoint, in nats per token, under top-k routing (as in training) and under
+causal routing (as in generation), on the job's validation tokens.
+  --checkpoint DIR   a checkpoint (RUN/step_NNNNNNNN), or a run, for its newest one
+  --set FIELD=VALUE  overrides a field of the job, e.g. --set data.validation=my.tokens
+  --json             one JSON object
+  --routing          also the share of tokens that each layer saw
+
+example: fathom eval launch/jobs/quickstart.txtpb --checkpoint runs/quickstart
+)";
+
+struct Losses {
+  EvaluationResult topk;
+  EvaluationResult causal;
+};
+
+// A checkpoint's directory, from itself or from the run's.
+absl::StatusOr<std::string> FindCheckpoint(const std::string& directory) {
+  FATHOM_ASSIGN_OR_RETURN(const std::optional<std::string> latest,
+                          ReadLatest(PosixFileSystem(), directory));
+  return latest.value_or(directory);
+}
+
+absl::StatusOr<Losses> EvaluateJob(const Job& job, const std::string& directory,
+                                   LanguageModel& model) {
+  FileSystem& files = PosixFileSystem();
+  FATHOM_ASSIGN_OR_RETURN(const std::string found, FindCheckpoint(directory));
+  FATHOM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(files, found));
+  FATHOM_RETURN_IF_ERROR(LoadWeights(*checkpoint.weights, model.parameters(), model.stream()));
+
+  FATHOM_ASSIGN_OR_RETURN(const PreparedData data, EnsurePrepared(files, job.data, LogLine));
+  if (data.validation.empty()) {
+    return absl::InvalidArgumentError(
+        "data.validation is not set: name a token file with --set data.validation=FILE");
+  }
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<TokenFile> tokens,
+                          TokenFile::Open(files, data.validation));
+  FATHOM_ASSIGN_OR_RETURN(const Sampler sampler,
+                          Sampler::Create(*tokens, job.train.sequence_length, job.model.vocabulary,
+                                          SampleOrder::kSequential, /*seed=*/0));
+  const int64_t limit = job.train.validation_sequences;
+  EvaluationOptions options{
+      .routing = Routing::kTopK,
+      .sequences = limit > 0 ? std::min(limit, sampler.count()) : sampler.count(),
+      .batch = job.train.micro_batch};
+  Losses losses;
+  FATHOM_ASSIGN_OR_RETURN(losses.topk, Evaluate(model, sampler, options));
+  options.routing = Routing::kCausal;
+  FATHOM_ASSIGN_OR_RETURN(losses.causal, Evaluate(model, sampler, options));
+  return losses;
+}
+
+void PrintJson(const Job& job, const Losses& losses, bool routing) {
+  nlohmann::ordered_json json = {
+      {"job", job.name},
+      {"labels", losses.causal.labels},
+      {"loss_topk", losses.topk.loss},
+      {"loss_causal", losses.causal.loss},
+      {"routed_share_topk", losses.topk.routed_share(job.model.plan)},
+      {"routed_share_causal", losses.causal.routed_share(job.model.plan)}};
+  if (routing) {
+    json["layer_share_topk"] = losses.topk.layer_share;
+    json["layer_share_causal"] = losses.causal.layer_share;
+  }
+  std::printf("%s\n", json.dump(2).c_str());
+}
+
+void PrintText(const Job& job, const Losses& losses, bool routing) {
+  std::printf("%lld labels\n", static_cast<long long>(losses.causal.labels));
+  std::printf("top-k routing   loss %.6f, tokens routed %.2f%%\n", losses.topk.loss,
+              100 * losses.topk.routed_share(job.model.plan));
+  std::printf("causal routing  loss %.6f, tokens routed %.2f%%\n", losses.causal.loss,
+              100 * losses.causal.routed_share(job.model.plan));
+  if (!routing) return;
+  std::printf("%-8s %-8s %10s %10s\n", "layer", "kind", "top-k", "causal");
+  for (size_t layer = 0; layer < losses.causal.layer_share.size(); ++layer) {
+    const LayerSpec& spec = job.model.plan.layers[layer].spec;
+    const std::string kind =
+        spec.kind == LayerKind::kDense ? "D" : absl::StrCat("S", spec.sparsity);
+    std::printf("%-8zu %-8s %9.2f%% %9.2f%%\n", layer, kind.c_str(),
+                100 * losses.topk.layer_share[layer], 100 * losses.causal.layer_share[layer]);
+  }
+}
+
+absl::Status Eval(const Arguments& arguments) {
+  if (arguments.words().size() != 1 || !arguments.Has("checkpoint")) {
+    return absl::InvalidArgumentError(
+        "a job file and --checkpoint DIR are needed; \"fathom eval --help\" shows an example");
+  }
+  FATHOM_RETURN_IF_ERROR(CheckProcessor());
+  FATHOM_ASSIGN_OR_RETURN(const Job job, ReadJob(arguments.words()[0], arguments.Values("set")));
+  const std::unique_ptr<Device> device = MakeDevice(job);
+  FATHOM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<LanguageModel> model,
+      LanguageModel::Create(job.model, ComputeDType(job.train.precision), job.train.sequence_length,
+                            *device, /*with_gradients=*/false));
+  FATHOM_ASSIGN_OR_RETURN(const Losses losses,
+                          EvaluateJob(job, arguments.Value("checkpoint"), *model));
+  if (arguments.Has("json")) {
+    PrintJson(job, losses, arguments.Has("routing"));
+  } else {
+    PrintText(job, losses, arguments.Has("routing"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int EvalMain(int argc, char** argv) {
+  const absl::StatusOr<Arguments> arguments =
+      Arguments::Parse(argc, argv, {"set", "checkpoint"}, {"json", "routing"});
+  if (!arguments.ok()) return Fail("eval", arguments.status());
+  if (arguments->help()) {
+    std::fputs(kHelp, stdout);
+    return kDone;
+  }
+  const absl::Status status = Eval(*arguments);
+  return status.ok() ? kDone : Fail("eval", status);
+}
+
+}  // namespace fathom

@@ -1,0 +1,88 @@
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+
+#include "core/status.h"
+#include "launch/arguments.h"
+#include "launch/commands.h"
+#include "launch/run_environment.h"
+#include "runtime/trainer.h"
+
+namespace fathom {
+namespace {
+
+constexpr char kHelp[] =
+    R"(usage: fathom train JOB [--set FIELD=VALUE]... [--resume]
+
+Trains a job from its first step to its last, or goes on from its newest checkpoint. Text that the
+job names is made into tokens on first use. Writes to train.output: metrics.jsonl (one line each
+step) and checkpoints (step_NNNNNNNN, LATEST).
+  --set FIELD=VALUE  overrides a field of the job, e.g. --set train.steps=100
+  --resume           continues the run in train.output; without a checkpoint there, starts it
+
+Ctrl-C or SIGTERM finishes the step and saves; a second one ends the program at once.
+
+example: fathom train launch/jobs/quickstart.txtpb
+         fathom train launch/jobs/toy_xmod.txtpb --set train.output=runs/first --resume
+)";
+
+// The first signal that asked for a stop, or 0.
+std::atomic<int> stop_signal{0};
+
+void HandleSignal(int signal) {
+  int none = 0;
+  if (!stop_signal.compare_exchange_strong(none, signal)) _exit(128 + signal);
+}
+
+void CatchStopSignals() {
+  struct sigaction action = {};
+  action.sa_handler = HandleSignal;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+absl::Status Train(const Arguments& arguments) {
+  if (arguments.words().size() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("one job file is needed, ", arguments.words().size(),
+                     " words were given; \"fathom train --help\" shows an example"));
+  }
+  FATHOM_RETURN_IF_ERROR(CheckProcessor());
+  FATHOM_ASSIGN_OR_RETURN(const Job job, ReadJob(arguments.words()[0], arguments.Values("set")));
+  const std::unique_ptr<Device> device = MakeDevice(job);
+  Progress progress(stderr, isatty(STDERR_FILENO) != 0);
+  Trainer trainer(job, {.device = *device,
+                        .files = PosixFileSystem(),
+                        .log = [&](const std::string& line) { progress.Print(line); },
+                        .progress = progress,
+                        .stop_signal = stop_signal});
+  CatchStopSignals();
+  FATHOM_RETURN_IF_ERROR(trainer.Start(arguments.Has("resume")));
+  FATHOM_RETURN_IF_ERROR(trainer.Run());
+  progress.Finish();
+  if (trainer.stopped_early()) {
+    LogLine(absl::StrCat("stopped after step ", trainer.step(), " of ", job.train.steps,
+                         ", saved in ", job.train.output, ": --resume goes on from there"));
+  } else {
+    LogLine(absl::StrCat("done: ", job.train.output, " holds the checkpoint and metrics.jsonl"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int TrainMain(int argc, char** argv) {
+  const absl::StatusOr<Arguments> arguments = Arguments::Parse(argc, argv, {"set"}, {"resume"});
+  if (!arguments.ok()) return Fail("train", arguments.status());
+  if (arguments->help()) {
+    std::fputs(kHelp, stdout);
+    return kDone;
+  }
+  const absl::Status status = Train(*arguments);
+  if (!status.ok()) return Fail("train", status);
+  return stop_signal.load() == 0 ? kDone : 128 + stop_signal.load();
+}
+
+}  // namespace fathom
