@@ -119,7 +119,7 @@ TYPED_TEST(MatMulTypedTest, BatchesAreProductsOfTheirOwn) {
 // The property that lets a token's result be compared between layouts: rows are computed alone, at
 // other places, among others, and must come out with the same bits.
 void ExpectRowsIndependent(int threads, int64_t n, int64_t k, bool transpose_b) {
-  constexpr int64_t kRows = 1100;
+  constexpr int64_t kRows = 700;
   Cpu cpu(threads);
   Matrix<float> a = Matrix<float>::Random(1, kRows, k, 0);
   Matrix<float> b =
@@ -134,7 +134,7 @@ void ExpectRowsIndependent(int threads, int64_t n, int64_t k, bool transpose_b) 
   };
   const Matrix<float> all = multiply(0, kRows);
   for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{{0, 1},
-                                                                           {1099, 1100},
+                                                                           {699, 700},
                                                                            {5, 7},
                                                                            {3, 18},
                                                                            {3, 19},
@@ -143,8 +143,8 @@ void ExpectRowsIndependent(int threads, int64_t n, int64_t k, bool transpose_b) 
                                                                            {77, 206},
                                                                            {1, 257},
                                                                            {1, 258},
-                                                                           {512, 1100},
-                                                                           {300, 1000}}) {
+                                                                           {512, 700},
+                                                                           {100, 650}}) {
     const Matrix<float> part = multiply(begin, end);
     for (int64_t i = begin; i < end; ++i) {
       ASSERT_TRUE(SameBits(&part(i - begin, 0), &all(i, 0), n))
@@ -157,17 +157,8 @@ void ExpectRowsIndependent(int threads, int64_t n, int64_t k, bool transpose_b) 
 TEST(MatMulTest, RowsDoNotDependOnTheirNumberOrPlace) {
   for (int threads : {1, 2}) {
     for (bool transpose_b : {false, true}) {
-      for (const auto& [n, k] : std::vector<std::pair<int64_t, int64_t>>{{1, 64},
-                                                                         {8, 8},
-                                                                         {64, 64},
-                                                                         {257, 192},
-                                                                         {1000, 100},
-                                                                         {192, 1536},
-                                                                         {512, 512},
-                                                                         {1536, 512},
-                                                                         {100, 3000},
-                                                                         {600, 3000},
-                                                                         {64, 8192}}) {
+      for (const auto& [n, k] : std::vector<std::pair<int64_t, int64_t>>{
+               {1, 64}, {8, 8}, {257, 192}, {1000, 100}, {512, 512}, {600, 3000}, {64, 8192}}) {
         ExpectRowsIndependent(threads, n, k, transpose_b);
         if (HasFatalFailure()) return;
       }
