@@ -30,7 +30,7 @@ class Difference:
 def relative_difference(a, b, floor_norm=0.0):
     """Of a from b, which is the truth. Where |b| < floor_norm, b counts as a tensor of that norm
     whose elements all have the same size."""
-    a, b = a.double(), b.double()
+    a, b = a.detach().double(), b.detach().double()
     if a.shape != b.shape:
         raise ValueError(f"shapes {list(a.shape)} and {list(b.shape)} differ")
     gap = a - b

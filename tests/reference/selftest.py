@@ -1,0 +1,422 @@
+"""Tests of the reference itself, against other truths.   python selftest.py"""
+
+import contextlib
+import dataclasses
+import io
+import json
+import math
+import pathlib
+import tempfile
+import unittest
+
+import numpy
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+import optimizer
+import run_dump
+from difference import relative_difference
+from make_goldens import CASES, draw_batch, draw_weights, model_settings
+from model import (
+    UNCOUNTED,
+    Batch,
+    Model,
+    loss_and_gradients,
+    parameter_shapes,
+    rotary_table,
+    rotate,
+    select_causal,
+    select_top_k,
+)
+from settings import BF16, FP32, FP64, Layer, parse_plan
+
+
+def make(plan, precision=FP64, seed=3, **changes):
+    """A model of the goldens' sizes, and a batch for it."""
+    settings = dataclasses.replace(model_settings(CASES["dense"]), **changes)
+    generator = numpy.random.default_rng(seed)
+    layers = parse_plan(plan)
+    weights = draw_weights(settings, layers, generator)
+    return Model(settings, layers, precision, weights), draw_batch(settings, generator)
+
+
+@torch.no_grad()
+def total_loss(model, batch, replay):
+    """Loss and auxiliary term by a formula of its own."""
+    results = [
+        model.run(*batch.sequence(b), replay={i: rows[b] for i, rows in replay.items()})
+        for b in range(len(batch.tokens))
+    ]
+    losses = []
+    for b, result in enumerate(results):
+        log_probabilities = result.logits - result.logits.logsumexp(dim=-1, keepdim=True)
+        counted = torch.nonzero(batch.labels[b] != UNCOUNTED).flatten()
+        losses += [-log_probabilities[i, batch.labels[b, i]] for i in counted]
+    loss = float(sum(losses)) / len(losses)
+    alignment = sum(float(of.alignment_loss) for result in results for of in result.routed.values())
+    return loss + model.settings.routing_coefficient * alignment / batch.tokens.numel()
+
+
+class Gradients(unittest.TestCase):
+    def assert_finite_differences(self, model, batch):
+        result = loss_and_gradients(model, batch)
+        generator = numpy.random.default_rng(5)
+        width = 1e-5
+        for name, parameter in model.parameters.items():
+            flat, gradient = parameter.detach().view(-1), result.gradients[name].view(-1)
+            largest = int(gradient.abs().argmax())
+            for i in {largest, int(generator.integers(len(flat)))}:
+                kept = float(flat[i])
+                flat[i] = kept + width
+                above = total_loss(model, batch, result.selection)
+                flat[i] = kept - width
+                below = total_loss(model, batch, result.selection)
+                flat[i] = kept
+                slope = (above - below) / (2 * width)
+                gap = abs(slope - float(gradient[i]))
+                self.assertLess(gap, 1e-6 * float(gradient.abs().max()) + 1e-9, (name, i))
+
+    def test_every_gate_and_alignment(self):
+        for gate in ("XMOD", "MOD", "NONE"):
+            for alignment in ("BIASED", "RAW"):
+                with self.subTest(gate=gate, alignment=alignment):
+                    settings = dict(gate=gate, alignment=alignment, increment=2.0)
+                    self.assert_finite_differences(*make("D + 2*S3", **settings))
+
+    def test_documents(self):
+        self.assert_finite_differences(*make("D + S2", document_mask=True))
+
+    def test_narrower_precisions_stay_near(self):
+        exact, batch = make("D + 2*S3")
+        truth = loss_and_gradients(exact, batch)
+        for precision, tolerance in ((FP32, 1e-4), (BF16, 0.2)):
+            model, _ = make("D + 2*S3", precision)
+            result = loss_and_gradients(model, batch, replay=truth.selection)
+            self.assertLess(abs(result.loss / truth.loss - 1), tolerance)
+            for name, gradient in result.gradients.items():
+                self.assertEqual(gradient.dtype, torch.float32)
+                gap = relative_difference(gradient, truth.gradients[name])
+                self.assertLess(gap.l2, tolerance, name)
+                self.assertGreater(gap.l2, 0, name)
+
+
+class Parts(unittest.TestCase):
+    def test_norm_and_attention_against_torch(self):
+        model, _ = make("D")
+        s = model.settings
+        x = torch.randn(7, s.d, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        positions = torch.tensor([0, 2, 3, 7, 8, 9, 11])
+        weight = {name.removeprefix("model.layers.0."): p for name, p in model.parameters.items()}
+        normed = F.rms_norm(x, [s.d], weight["input_layernorm.weight"], s.eps)
+        heads = []
+        for which, count in (("q", s.heads), ("k", s.kv_heads), ("v", s.kv_heads)):
+            rows = F.linear(normed, weight[f"self_attn.{which}_proj.weight"])
+            rows = rows.view(7, count, s.head_dim).transpose(0, 1)
+            if which != "v":
+                norm_weight = weight[f"self_attn.{which}_norm.weight"]
+                rows = self.turned(F.rms_norm(rows, [s.head_dim], norm_weight, s.eps), positions, s)
+            heads.append(rows)
+        mixed = F.scaled_dot_product_attention(*heads, is_causal=True, enable_gqa=True)
+        expected = mixed.transpose(0, 1).reshape(7, -1) @ weight["self_attn.o_proj.weight"].T
+        documents = torch.zeros(7, dtype=torch.int64)
+        actual = model._attention(0, x, positions, documents)
+        self.assertLess(relative_difference(actual, expected).maximum, 1e-13)
+
+    def turned(self, x, positions, settings):
+        """Rotation as multiplication of complex numbers: element i with element i + h/2."""
+        half = settings.head_dim // 2
+        rates = numpy.array([settings.theta ** (-2 * i / settings.head_dim) for i in range(half)])
+        pairs = torch.complex(x[..., :half], x[..., half:])
+        phase = positions[:, None].double() * torch.from_numpy(rates)
+        pairs = pairs * torch.polar(torch.ones_like(phase), phase)
+        return torch.cat([pairs.real, pairs.imag], dim=-1)
+
+    def test_rotation_depends_on_distance_alone(self):
+        x = torch.randn(2, 1, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        products = []
+        for start in (0, 5000):
+            table = rotary_table(torch.tensor([start, start + 3]), 6, 100.0, torch.float64)
+            turned = rotate(x, *table)
+            products.append(float((turned[0] * turned[1]).sum()))
+        self.assertAlmostEqual(products[0], products[1], places=10)
+
+    def test_top_k_is_ascending_and_ties_go_to_the_lower_index(self):
+        values = torch.tensor([1.0, 3.0, 1.0, 5.0, 1.0, 3.0])
+        self.assertEqual(select_top_k(values, 2).tolist(), [1, 3])
+        self.assertEqual(select_top_k(values, 4).tolist(), [0, 1, 3, 5])
+        self.assertEqual(select_top_k(values, 5).tolist(), [0, 1, 2, 3, 5])
+
+    def test_causal_threshold_includes_0(self):
+        self.assertEqual(select_causal(torch.tensor([0.0, -1e-9, 1e-9])).tolist(), [0, 2])
+
+    def test_plans(self):
+        self.assertEqual(len(parse_plan("4*D + 6*(48*S16 + D)")), 298)
+        nested = parse_plan("2*D + 2*(4*S4 + D)")
+        dense, sparse = [Layer("D")], [Layer("S", 4)]
+        self.assertEqual(nested, dense * 2 + (sparse * 4 + dense) * 2)
+        for wrong in ("", "D +", "2 D", "(D", "D)", "S", "28*E", "loop(2, D)"):
+            with self.assertRaises(ValueError, msg=wrong):
+                parse_plan(wrong)
+
+
+class Routing(unittest.TestCase):
+    def test_sparsity_1_without_gate_is_dense(self):
+        sparse, batch = make("3*S1", gate="NONE")
+        weights = {n: p for n, p in sparse.parameters.items() if "depth_router" not in n}
+        dense = Model(sparse.settings, parse_plan("3*D"), FP64, weights)
+        for b in range(len(batch.tokens)):
+            logits = [model.run(*batch.sequence(b)).logits for model in (sparse, dense)]
+            self.assertTrue(torch.equal(*logits))
+
+    def test_rows_not_selected_stay_as_they_were(self):
+        for gate in ("XMOD", "MOD", "NONE"):
+            model, batch = make("S3", gate=gate)
+            result = model.run(*batch.sequence(0))
+            before = model.parameters["model.embed_tokens.weight"][batch.tokens[0]]
+            same = (result.residual == before).all(dim=1)
+            expected = torch.ones(len(same), dtype=torch.bool)
+            expected[result.routed[0].selection] = False
+            self.assertTrue(torch.equal(same, expected), gate)
+
+    def selections(self, plan, **settings):
+        model, batch = make(plan, **settings)
+        routed = model.run(*batch.sequence(0)).routed
+        return [set(layer.selection.tolist()) for layer in routed.values()]
+
+    def test_counts_spread_selections_until_a_reset(self):
+        # With a large tau no token comes again before all have come, unless counts are reset.
+        came_again = {"3*S4": 0, "2*S4 + D + S4": 0, "3*S4 reset": 0}
+        for seed in range(5):
+            for case in came_again:
+                settings = {"reset_every": 2} if "reset" in case else {}
+                plan = case.removesuffix(" reset")
+                chosen = self.selections(plan, tau=1e6, seed=seed, **settings)
+                self.assertFalse(chosen[0] & chosen[1])
+                came_again[case] += len(chosen[2] & (chosen[0] | chosen[1]))
+        self.assertEqual(came_again["3*S4"], 0)
+        self.assertGreater(came_again["2*S4 + D + S4"], 0)
+        self.assertGreater(came_again["3*S4 reset"], 0)
+
+    def test_increment_and_tau_act_as_a_product(self):
+        selections = [
+            self.selections("4*S3", tau=tau, increment=increment)
+            for tau, increment in ((0.5, 3.0), (1.5, 1.0), (0.0, 3.0))
+        ]
+        self.assertEqual(selections[0], selections[1])
+        self.assertNotEqual(selections[0], selections[2])
+
+    def prefix_is_unmoved(self, routing):
+        model, batch = make("D + 2*S2 + D")
+        tokens, labels, _ = batch.sequence(0)
+        logits = [model.run(tokens, labels, routing=routing).logits[:6]]
+        for later in range(model.settings.vocabulary):
+            changed = tokens.clone()
+            changed[6:] = later
+            logits.append(model.run(changed, labels, routing=routing).logits[:6])
+        return all(torch.allclose(logits[0], other, rtol=1e-12) for other in logits)
+
+    def test_the_future_moves_top_k_and_never_causal_routing(self):
+        self.assertTrue(self.prefix_is_unmoved("CAUSAL"))
+        self.assertFalse(self.prefix_is_unmoved("TOP_K"))
+
+    def test_a_document_is_as_if_alone(self):
+        model, batch = make("2*D", document_mask=True)
+        border = int((batch.documents[0] == 0).sum())
+        tokens, labels, documents = batch.sequence(0)
+        together = model.run(tokens, labels, documents).logits[border:]
+        alone = model.run(tokens[border:], labels[border:], documents[border:]).logits
+        self.assertLess(relative_difference(together, alone).maximum, 1e-13)
+
+
+class Optimizers(unittest.TestCase):
+    def test_newton_schulz_is_a_polynomial_of_the_singular_values(self):
+        generator = torch.Generator().manual_seed(1)
+        for rows, columns in ((5, 9), (9, 5), (6, 6)):
+            x = torch.randn(rows, columns, dtype=torch.float64, generator=generator)
+            left, values, right = torch.linalg.svd(x, full_matrices=False)
+            values = values / (math.sqrt(float((values**2).sum())) + 1e-7)
+            for _ in range(5):
+                values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+            expected = left @ values.diag() @ right
+            actual = optimizer.orthogonalise(x, 5)
+            self.assertLess(relative_difference(actual, expected).maximum, 1e-12)
+
+    def test_adamw_against_torch(self):
+        rules = optimizer.OptimizerSettings(kind="ADAMW", clip=0.0)
+        generator = torch.Generator().manual_seed(1)
+        names = ["lm_head.weight", "model.norm.weight"]
+        ours = {n: torch.randn(4, 3, dtype=torch.float64, generator=generator) for n in names}
+        theirs = {name: tensor.clone().requires_grad_() for name, tensor in ours.items()}
+        groups = [
+            {"params": [theirs[names[0]]], "weight_decay": 0.1},
+            {"params": [theirs[names[1]]], "weight_decay": 0.0},
+        ]
+        other = torch.optim.AdamW(groups, lr=0.02, betas=(0.9, 0.95), eps=1e-8)
+        state = optimizer.initial_state(ours, rules)
+        for step in range(1, 5):
+            for parameter in theirs.values():
+                parameter.grad = torch.randn(4, 3, dtype=torch.float64, generator=generator)
+            gradients = {name: parameter.grad for name, parameter in theirs.items()}
+            optimizer.update(ours, gradients, state, rules, 0.02, step)
+            other.step()
+        for name in names:
+            self.assertLess(relative_difference(ours[name], theirs[name].detach()).maximum, 1e-13)
+
+    def test_muon_over_two_steps(self):
+        rules = optimizer.OptimizerSettings(clip=1.0)
+        name = "model.layers.0.mlp.up_proj.weight"
+        generator = torch.Generator().manual_seed(2)
+        first, second, start = torch.randn(3, 8, 3, dtype=torch.float64, generator=generator)
+        weights = {name: start.clone()}
+        state = optimizer.initial_state(weights, rules)
+        optimizer.update(weights, {name: first}, state, rules, 0.01, 1)
+        optimizer.update(weights, {name: second * 0.01}, state, rules, 0.02, 2)
+        clipped = first / (first.norm() + 1e-6)
+        factor = 0.2 * math.sqrt(8)
+        expected = start * 0.999 - 0.01 * factor * optimizer.orthogonalise(clipped * 1.95, 5)
+        momentum = 0.95 * clipped + second * 0.01
+        direction = optimizer.orthogonalise(second * 0.01 + 0.95 * momentum, 5)
+        expected = expected * 0.998 - 0.02 * factor * direction
+        self.assertLess(relative_difference(weights[name], expected).maximum, 1e-9)
+
+    def test_who_takes_and_decays_what(self):
+        rules = optimizer.OptimizerSettings()
+        shapes = parameter_shapes(model_settings(CASES["xmod"]), parse_plan("D + S2"))
+        for name, shape in shapes.items():
+            table = name in ("model.embed_tokens.weight", "lm_head.weight")
+            matrix = len(shape) == 2 and not table
+            self.assertEqual(optimizer.uses_muon(name, rules), matrix, name)
+            self.assertEqual(optimizer.decay(name, rules), 0.1 if matrix or table else 0.0, name)
+
+    def test_schedule(self):
+        rates = [optimizer.learning_rate(step, 1000, 2.0) for step in range(1, 1001)]
+        self.assertAlmostEqual(rates[0], 0.2)
+        self.assertAlmostEqual(rates[9], 2.0)
+        self.assertAlmostEqual(rates[504], 1.1)  # half-way from step 10 to step 1000
+        self.assertAlmostEqual(rates[999], 0.2)
+        self.assertEqual(optimizer.learning_rate(1, 1, 2.0), 2.0)
+
+    def test_clip(self):
+        self.assertEqual(optimizer.clip_scale(0.5, 1.0), 1.0)
+        self.assertEqual(optimizer.clip_scale(4.0, 1.0), 1.0 / 4.000001)
+        self.assertEqual(optimizer.clip_scale(4.0, 0.0), 1.0)
+
+
+class Differences(unittest.TestCase):
+    def test_by_the_largest_element(self):
+        gap = relative_difference(torch.tensor([1.0, -4.5]), torch.tensor([1.0, -4.0]))
+        self.assertEqual(gap.maximum, 0.125)
+        self.assertAlmostEqual(gap.l2, 0.5 / math.sqrt(17))
+        self.assertEqual(relative_difference(torch.zeros(2), torch.zeros(2)).maximum, 0)
+        self.assertEqual(relative_difference(torch.ones(2), torch.zeros(2)).maximum, math.inf)
+        nan = torch.tensor([math.nan, 0.0])
+        self.assertEqual(relative_difference(nan, torch.ones(2)).maximum, math.inf)
+
+    def test_small_ones_are_measured_against_the_floor(self):
+        a, b = torch.tensor([0.3, 0.0, 0.0, 0.0]), torch.tensor([0.1, 0.0, 0.0, 0.0])
+        gap = relative_difference(a, b, floor_norm=2.0)
+        self.assertAlmostEqual(gap.maximum, 0.2, places=6)  # 0.2 / (2 / sqrt(4))
+        self.assertAlmostEqual(gap.l2, 0.1, places=6)
+
+
+class Dumps(unittest.TestCase):
+    """A dump of the reference's own second step."""
+
+    def write(self, directory, precision=FP64, spoil=None):
+        model, batch = make("D + 2*S3 + D", precision)
+        rules = optimizer.OptimizerSettings()
+        state = optimizer.initial_state(model.parameters, rules)
+        optimizer.update(
+            model.parameters, loss_and_gradients(model, batch).gradients, state, rules, 0.01, 1
+        )
+        result = loss_and_gradients(model, batch)
+        files = {
+            "weights_before": {n: p.detach().clone() for n, p in model.parameters.items()},
+            "optimizer_before": {name: tensor.clone() for name, tensor in state.items()},
+            "gradients": {name: tensor.clone() for name, tensor in result.gradients.items()},
+            "tokens": {"input_ids": batch.tokens, "labels": batch.labels},
+            "selection": {
+                f"model.layers.{i}.depth_selection": rows for i, rows in result.selection.items()
+            },
+        }
+        optimizer.update(model.parameters, result.gradients, state, rules, 0.005, 2)
+        files["weights_after"] = {n: p.detach() for n, p in model.parameters.items()}
+        record = {
+            "step": 2,
+            "loss": result.loss,
+            "auxiliary_loss": result.auxiliary_loss,
+            "gradient_norm": optimizer.gradient_norm(result.gradients),
+            "learning_rate": 0.005,
+        }
+        if spoil:
+            spoil(files, record)
+        for name, tensors in files.items():
+            save_file(tensors, directory / f"{name}.safetensors")
+        (directory / "step.json").write_text(json.dumps(record))
+        inspected = {"plan": "D + 2*S3 + D", "model": dataclasses.asdict(model.settings)}
+        (directory / "model.json").write_text(json.dumps(inspected))
+
+    def status(self, *arguments, **settings):
+        with tempfile.TemporaryDirectory() as temporary:
+            directory = pathlib.Path(temporary)
+            self.write(directory, **settings)
+            with contextlib.redirect_stdout(io.StringIO()):
+                names = [str(directory), "--model", str(directory / "model.json")]
+                return run_dump.main([*names, *arguments])
+
+    def test_own_dumps_pass(self):
+        self.assertEqual(self.status(), 0)
+        self.assertEqual(self.status(precision=FP32), 0)
+        self.assertEqual(self.status("--precision", "FP64", precision=FP32), 0)
+        self.assertEqual(self.status("--precision", "BF16", precision=BF16), 0)
+
+    def test_each_wrong_figure_fails(self):
+        def scale(file, name, factor):
+            def spoil(files, record):
+                target = record if file == "record" else files[file]
+                target[name] = target[name] * factor
+
+            return spoil
+
+        matrix = "model.layers.1.self_attn.o_proj.weight"
+        for file, name in (
+            ("record", "loss"),
+            ("record", "auxiliary_loss"),
+            ("record", "gradient_norm"),
+            ("record", "learning_rate"),
+            ("gradients", matrix),
+            ("gradients", "model.layers.2.depth_scale"),
+            ("weights_before", matrix),
+            ("weights_after", matrix),
+            ("optimizer_before", f"{matrix}.momentum"),
+            ("optimizer_before", "model.layers.2.depth_router.weight.second"),
+        ):
+            with self.subTest(file=file, name=name):
+                self.assertEqual(self.status(spoil=scale(file, name, 1 + 1e-6)), 1)
+        self.assertEqual(self.status("--clip", "100"), 1)
+        self.assertEqual(self.status("--weight_decay", "0.2"), 1)
+
+    def test_a_selection_that_the_logits_do_not_give_fails(self):
+        def spoil(files, record):
+            files["selection"]["model.layers.1.depth_selection"] = torch.tensor([[0, 1, 2, 3]] * 2)
+
+        self.assertEqual(self.status(spoil=spoil), 1)
+
+    def test_missing_or_foreign_tensors_are_refused(self):
+        def without(files, record):
+            del files["gradients"]["model.norm.weight"]
+
+        def foreign(files, record):
+            files["selection"]["model.layers.0.depth_selection"] = torch.tensor([[0, 1, 2, 3]] * 2)
+
+        for spoil in (without, foreign):
+            with self.assertRaises(SystemExit):
+                self.status(spoil=spoil)
+        with self.assertRaises(SystemExit):
+            self.status("--optimizer", "ADAMW")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other
+    unittest.main()
