@@ -11,6 +11,9 @@ import math
 import torch
 import torch.nn.functional as F
 
+# Tensors here are tiny: more threads only wait for each other, for minutes on a busy machine.
+torch.set_num_threads(1)
+
 UNCOUNTED = -100  # the label of a position that gives no loss
 
 
@@ -254,7 +257,8 @@ class Batch:
     documents: torch.Tensor = None  # [B, L] int64, with document_mask
 
     def sequence(self, b):
-        return (self.tokens[b], self.labels[b], None if self.documents is None else self.documents[b])
+        documents = None if self.documents is None else self.documents[b]
+        return self.tokens[b], self.labels[b], documents
 
 
 @dataclasses.dataclass

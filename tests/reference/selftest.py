@@ -418,5 +418,4 @@ class Dumps(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other
     unittest.main()
