@@ -22,16 +22,30 @@ _LIBRARIES = {
     "cblas": ("cblas.h", "openblas", ["-lopenblas"], "libopenblas-openmp-dev"),
     "dnnl": ("dnnl.h", "dnnl", ["-ldnnl"], "libdnnl-dev"),
     "gtest_main": ("gtest/gtest.h", "gtest_main", ["-lgtest_main", "-lgmock", "-lgtest", "-pthread"], "libgtest-dev libgmock-dev"),
+    "mpi": ("mpi.h", "mpi", ["-lmpi", "-pthread"], "libopenmpi-dev openmpi-bin"),
     "nlohmann_json": ("nlohmann/json.hpp", None, [], "nlohmann-json3-dev"),
     "protobuf": ("google/protobuf/message.h", "protobuf", ["-lprotobuf", "-pthread"], "libprotobuf-dev"),
     "xxhash": ("xxhash.h", "xxhash", ["-lxxhash"], "libxxhash-dev"),
     "zlib": ("zlib.h", "z", ["-lz"], "zlib1g-dev"),
 }
 
+# Folders below a library folder whose headers no compiler searches by itself: name: folders.
+# Debian keeps Open MPI's there.
+_HEADER_FOLDERS = {
+    "mpi": ["openmpi/include"],
+}
+
 def _first_existing(repository_ctx, candidates):
     for candidate in candidates:
         if repository_ctx.path(candidate).exists:
             return candidate
+    return None
+
+def _first_existing_folder(repository_ctx, roots, folders, header):
+    for root in roots:
+        for folder in folders:
+            if repository_ctx.path(root + "/" + folder + "/" + header).exists:
+                return root + "/" + folder
     return None
 
 def _system_libraries_impl(repository_ctx):
@@ -51,13 +65,17 @@ def _system_libraries_impl(repository_ctx):
     targets = []
     for name, (header, library, linkopts, package) in _LIBRARIES.items():
         found_header = _first_existing(repository_ctx, [d + "/" + header for d in include_dirs])
+        own_folder = None
+        if not found_header:
+            own_folder = _first_existing_folder(repository_ctx, library_dirs, _HEADER_FOLDERS.get(name, []), header)
+            found_header = own_folder
         found_library = not library or _first_existing(
             repository_ctx,
             [d + "/lib" + library + suffix for d in library_dirs for suffix in (".so", ".a")],
         )
         if not found_header or not found_library:
             missing.append("%s (%s; Debian: apt-get install %s)" % (name, header, package))
-        targets.append((name, linkopts))
+        targets.append((name, linkopts, own_folder))
     if missing:
         fail("system libraries not found under %s: %s. Run ./setup.sh, or set FATHOM_SYSTEM_PREFIX to the prefix that has them." %
              (" or ".join(roots), ", ".join(missing)))
@@ -76,11 +94,19 @@ def _system_libraries_impl(repository_ctx):
         pass
 
     lines = ['package(default_visibility = ["//visibility:public"])', ""]
-    for name, linkopts in targets:
+    for name, linkopts, own_folder in targets:
+        headers = []
+        own_includes = []
+        if own_folder:
+            # Reached through a link as well.
+            repository_ctx.symlink(own_folder, name + "_include")
+            headers = ["    hdrs = glob([%r])," % (name + "_include/**/*.h")]
+            own_includes = [name + "_include"]
         lines += [
             "cc_library(",
             '    name = "%s",' % name,
-            "    includes = %r," % includes,
+        ] + headers + [
+            "    includes = %r," % (includes + own_includes),
             "    linkopts = %r," % (prefix_linkopts + linkopts),
             ")",
             "",
