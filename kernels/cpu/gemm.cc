@@ -4,6 +4,8 @@
 #include <dnnl.h>
 #include <omp.h>
 
+#include <algorithm>
+
 #include "core/check.h"
 
 namespace fathom::cpu {
@@ -36,6 +38,15 @@ void Gemm(const GemmArguments<double>& g) {
   cblas_dgemm(CblasRowMajor, g.transpose_a ? CblasTrans : CblasNoTrans,
               g.transpose_b ? CblasTrans : CblasNoTrans, g.m, g.n, g.k, g.alpha, g.a, g.lda, g.b,
               g.ldb, g.beta, g.c, g.ldc);
+}
+
+int64_t GemmRows(int64_t m) {
+  // Kernels for AVX-512 differ below 16 rows only; those for AVX2 take 6 rows at a time and have
+  // several forms for what remains.
+  static const bool avx512 =
+      (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+  if (avx512) return std::max<int64_t>(m, 16);
+  return (m + kGemmRowMultiple - 1) / kGemmRowMultiple * kGemmRowMultiple;
 }
 
 SingleThreaded::SingleThreaded() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }

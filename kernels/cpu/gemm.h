@@ -6,8 +6,7 @@ namespace fathom::cpu {
 
 // c = alpha * op(a) op(b) + beta * c on row-major matrices, by the calling thread alone. c is
 // [m, n], op(a) [m, k], op(b) [k, n]; lda, ldb and ldc are the strides of their rows as stored.
-// Sizes of 0 are allowed. For given shapes and strides row i of c depends only on row i of op(a)
-// and c and on b; within kGemmMinimumRows to kGemmMaximumRows its bits do not depend on m.
+// Sizes of 0 are allowed. The bits are a function of the operands, their sizes and strides.
 template <class T>
 struct GemmArguments {
   bool transpose_a = false;
@@ -25,9 +24,13 @@ struct GemmArguments {
 void Gemm(const GemmArguments<float>& arguments);
 void Gemm(const GemmArguments<double>& arguments);
 
-// The libraries choose other kernels below and other blocks of k above.
-inline constexpr int64_t kGemmMinimumRows = 16;
-inline constexpr int64_t kGemmMaximumRows = 256;
+// With a not transposed and at most kGemmMaximumRows rows, row i of a float c has the same bits for
+// all i and m, given row i of a (and of c) and b, if m = GemmRows(m). In other products oneDNN has
+// other kernels for the last rows, or other blocks of k.
+inline constexpr int64_t kGemmMaximumRows = 240;
+inline constexpr int64_t kGemmRowMultiple = 24;  // GemmRows(m) is m for these
+// The number of rows, at least m, that m rows are to be filled up to.
+int64_t GemmRows(int64_t m);
 
 // While it lives, the libraries use the calling thread only.
 class SingleThreaded {

@@ -6,9 +6,9 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
 
-// A product is cut into tiles of c, each computed by one thread. How many columns a tile has
-// depends on the operands' other sizes but never on the number of rows, and its rows stay within
-// Gemm's limits, so that a row's bits depend on nothing but itself and b.
+// A product is cut into tiles of c, each computed by one thread. How many columns a tile has does
+// not depend on the number of rows, and its rows keep to Gemm's rule, so that a row's bits depend
+// on nothing but itself and b.
 namespace fathom {
 namespace {
 
@@ -21,25 +21,19 @@ struct Tiles {
   int64_t column_tiles;
 };
 
-Tiles TilesFor(const CpuStream& stream, bool transpose_a, int64_t m, int64_t n) {
+Tiles TilesFor(int64_t threads, bool transpose_a, int64_t m, int64_t n) {
   constexpr int64_t kColumns = 256;  // narrower tiles repeat too much of a's packing
-  const int64_t threads = stream.threads();
   const int64_t column_tiles = std::clamp<int64_t>(n / kColumns, 1, threads);
-  if (transpose_a) {
-    const int64_t row_tiles = std::clamp<int64_t>(m / 64, 1, DivideUp(threads, column_tiles));
-    return {row_tiles, column_tiles};
-  }
-  int64_t row_tiles = DivideUp(m, cpu::kGemmMaximumRows);
-  // A narrow product divides its rows instead.
   const int64_t wanted = DivideUp(threads, column_tiles);
-  row_tiles = std::max(row_tiles, std::min(wanted, m / (2 * cpu::kGemmMinimumRows)));
-  return {std::max<int64_t>(1, row_tiles), column_tiles};
+  if (transpose_a) return {std::clamp<int64_t>(m / 64, 1, wanted), column_tiles};
+  // A narrow product divides its rows among the threads.
+  const int64_t most = std::max<int64_t>(1, m / cpu::kGemmRowMultiple);
+  return {std::max(DivideUp(m, cpu::kGemmMaximumRows), std::min(wanted, most)), column_tiles};
 }
 
-// Fewer rows than Gemm's minimum: rows of zeros are added in scratch, under the same strides.
+// Rows of zeros are added in scratch, under the same strides.
 template <class T>
-void GemmOfFewRows(GemmArguments<T> g, CpuStream& stream, int thread) {
-  const int64_t rows = cpu::kGemmMinimumRows;
+void GemmOfMoreRows(const GemmArguments<T>& g, int64_t rows, CpuStream& stream, int thread) {
   T* a = static_cast<T*>(stream.Scratch(thread, rows * (g.lda + g.ldc) * sizeof(T)));
   T* c = a + rows * g.lda;
   for (int64_t i = 0; i < rows; ++i) {
@@ -51,38 +45,47 @@ void GemmOfFewRows(GemmArguments<T> g, CpuStream& stream, int thread) {
       if (g.beta != 0) std::fill_n(c + i * g.ldc, g.n, T(0));
     }
   }
-  GemmArguments<T> padded = g;
-  padded.m = rows;
-  padded.a = a;
-  padded.c = c;
-  cpu::Gemm(padded);
+  GemmArguments<T> filled = g;
+  filled.m = rows;
+  filled.a = a;
+  filled.c = c;
+  cpu::Gemm(filled);
   for (int64_t i = 0; i < g.m; ++i) std::copy_n(c + i * g.ldc, g.n, g.c + i * g.ldc);
 }
 
 template <class T>
 void TileGemm(const GemmArguments<T>& g, CpuStream& stream, int thread) {
-  if (g.m == 0 || g.n == 0) return;
-  if (!g.transpose_a && g.m < cpu::kGemmMinimumRows && g.k > 0) {
-    GemmOfFewRows(g, stream, thread);
+  if (g.m <= 0 || g.n <= 0) return;
+  const int64_t rows = g.transpose_a || g.k == 0 ? g.m : cpu::GemmRows(g.m);
+  if (rows > g.m) {
+    GemmOfMoreRows(g, rows, stream, thread);
   } else {
     cpu::Gemm(g);
   }
 }
 
+// Part `part` of `parts` of `size`, in whole multiples; the last parts may be short or empty.
+struct Part {
+  Part(int64_t size, int64_t parts, int64_t multiple, int64_t part) {
+    const int64_t step = DivideUp(DivideUp(size, parts), multiple) * multiple;
+    begin = std::min(size, step * part);
+    end = std::min(size, step * (part + 1));
+  }
+  int64_t begin;
+  int64_t end;
+};
+
 template <class T>
 GemmArguments<T> Tile(const GemmArguments<T>& g, const Tiles& tiles, int64_t task) {
-  const int64_t row = task / tiles.column_tiles;
-  const int64_t column = task % tiles.column_tiles;
-  const int64_t i = g.m * row / tiles.row_tiles;
-  // Columns come in whole cache lines.
-  const int64_t width = DivideUp(DivideUp(g.n, tiles.column_tiles), 16) * 16;
-  const int64_t j = std::min(g.n, width * column);
+  constexpr int64_t kColumnMultiple = 16;  // a cache line
+  const Part rows(g.m, tiles.row_tiles, cpu::kGemmRowMultiple, task / tiles.column_tiles);
+  const Part columns(g.n, tiles.column_tiles, kColumnMultiple, task % tiles.column_tiles);
   GemmArguments<T> tile = g;
-  tile.m = g.m * (row + 1) / tiles.row_tiles - i;
-  tile.n = std::min(g.n, width * (column + 1)) - j;
-  tile.a += g.transpose_a ? i : i * g.lda;
-  tile.b += g.transpose_b ? j * g.ldb : j;
-  tile.c += i * g.ldc + j;
+  tile.m = rows.end - rows.begin;
+  tile.n = columns.end - columns.begin;
+  tile.a += g.transpose_a ? rows.begin : rows.begin * g.lda;
+  tile.b += g.transpose_b ? columns.begin * g.ldb : columns.begin;
+  tile.c += rows.begin * g.ldc + columns.begin;
   return tile;
 }
 
@@ -115,7 +118,7 @@ void RunMatMul(const MatMul& op, CpuStream& stream) {
       one.a += i * op.a.row_stride();
       one.b += i * op.b.row_stride();
       one.c += i * op.c.row_stride();
-      const Tiles tiles = {op.transpose_a ? 1 : DivideUp(g.m, cpu::kGemmMaximumRows), 1};
+      const Tiles tiles = TilesFor(1, g.transpose_a, g.m, g.n);
       for (int64_t j = 0; j < tiles.row_tiles; ++j) {
         TileGemm(Tile(one, tiles, j), stream, thread);
       }
@@ -123,7 +126,7 @@ void RunMatMul(const MatMul& op, CpuStream& stream) {
     return;
   }
   (op.transpose_a ? g.k : g.m) = cpu::RowsInUse(op.count, op.transpose_a ? g.k : g.m);
-  const Tiles tiles = TilesFor(stream, op.transpose_a, g.m, g.n);
+  const Tiles tiles = TilesFor(stream.threads(), op.transpose_a, g.m, g.n);
   const int64_t tasks = tiles.row_tiles * tiles.column_tiles;
   cpu::ParallelTasks(stream, tasks, work / tasks, [&](int64_t task, int thread) {
     const cpu::SingleThreaded single;
