@@ -10,15 +10,19 @@ std::string Text(std::string_view text) { return std::string(text); }
 
 }  // namespace
 
+absl::Status DetachedCopy(const absl::Status& status) {
+  return status.ok() ? absl::OkStatus() : absl::Status(status.code(), status.message());
+}
+
 PendingOperation::PendingOperation(Description description, std::shared_ptr<CommunicationLog> log)
     : description_(std::move(description)), log_(std::move(log)) {}
 
-void PendingOperation::Finish(absl::Status status) {
+void PendingOperation::Finish(const absl::Status& status) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (done_) return;
     if (log_ != nullptr) log_->Finish(ticket_);
-    status_ = std::move(status);
+    status_ = DetachedCopy(status);
     done_ = true;
   }
   finished_.notify_all();
@@ -31,7 +35,9 @@ bool PendingOperation::done() const {
 
 absl::Status PendingOperation::Wait() {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (finished_.wait_for(lock, description_.watchdog, [this] { return done_; })) return status_;
+  if (finished_.wait_for(lock, description_.watchdog, [this] { return done_; })) {
+    return DetachedCopy(status_);
+  }
   return absl::DeadlineExceededError(
       absl::StrCat(*description_.rank_label, " waited ",
                    static_cast<double>(description_.watchdog.count()) / 1000, " s for ", ToString(),

@@ -12,6 +12,10 @@
 
 namespace fathom {
 
+// A copy that shares no memory with `status`. A status that many ranks get is handed to each as
+// one, so that the thread sanitizer need not see into Abseil's reference counts.
+absl::Status DetachedCopy(const absl::Status& status);
+
 // An operation that a backend has accepted: the backend finishes it, the caller waits for it
 // through a Completion. Thread-safe.
 class PendingOperation {
@@ -32,7 +36,7 @@ class PendingOperation {
   PendingOperation(Description description, std::shared_ptr<CommunicationLog> log);
 
   // The first call counts. Wakes all who wait.
-  void Finish(absl::Status status);
+  void Finish(const absl::Status& status);
   bool done() const;
   // DeadlineExceeded once it has waited for `watchdog`.
   absl::Status Wait();

@@ -69,7 +69,8 @@ class Rank {
 };
 
 void RunCheck(const std::string& name, Communicator& communicator) {
-  for (const CommunicatorCheck& check : CommunicatorChecks()) {
+  static const std::vector<CommunicatorCheck> checks = CommunicatorChecks();
+  for (const CommunicatorCheck& check : checks) {
     if (check.name == name) return check.run(communicator);
   }
   FAIL() << "no check " << name;

@@ -27,7 +27,7 @@ InProcessGroup::Clock::time_point InProcessGroup::Pump(Clock::time_point now) {
 
 void InProcessGroup::Cancel(const absl::Status& status) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  cancelled_ = status;
+  cancelled_ = DetachedCopy(status);
   for (Queue& queue : queues_) {
     for (Operation& operation : queue) operation.pending->Finish(status);
     queue.clear();

@@ -229,7 +229,7 @@ bool MpiThread::AdvanceOperation(MpiGroup* group, MpiGroup::Operation* operation
       status = absl::Status(status.code(), absl::StrCat(operation->pending->ToString(), ": ",
                                                         std::string(status.message())));
     }
-    operation->pending->Finish(std::move(status));
+    operation->pending->Finish(status);
   }
   return moved || *done;
 }

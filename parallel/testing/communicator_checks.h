@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "parallel/communicator.h"
@@ -14,6 +15,15 @@ struct CommunicatorCheck {
   void (*run)(Communicator& communicator);
 };
 
-const std::vector<CommunicatorCheck>& CommunicatorChecks();
+// What arrives where, and its sums: collectives against plain loops.
+std::vector<CommunicatorCheck> DataChecks();
+// Sends, the order of operations, groups, the log and refusals.
+std::vector<CommunicatorCheck> OrderChecks();
+
+inline std::vector<CommunicatorCheck> CommunicatorChecks() {
+  std::vector<CommunicatorCheck> checks = DataChecks();
+  for (CommunicatorCheck& check : OrderChecks()) checks.push_back(std::move(check));
+  return checks;
+}
 
 }  // namespace fathom
