@@ -2,6 +2,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/random.h"
+#include "core/status.h"
+#include "runtime/data/bpe_files.h"
+#include "runtime/data/bpe_tokenizer.h"
 
 namespace fathom {
 namespace {
@@ -33,10 +36,15 @@ class ByteTokenizer final : public Tokenizer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(std::string_view name) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(std::string_view name, FileSystem& files) {
   if (name == "bytes") return std::make_unique<ByteTokenizer>();
-  return absl::InvalidArgumentError(absl::StrCat("tokenizer \"", std::string(name),
-                                                 "\" is not known; \"bytes\" is the one there is"));
+  const std::string path(name);
+  if (!files.Exists(path)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tokenizer \"", path, "\" is neither \"bytes\" nor a directory or file with a vocabulary"));
+  }
+  FATHOM_ASSIGN_OR_RETURN(BpeVocabulary vocabulary, ReadBpeVocabulary(files, path));
+  return BpeTokenizer::Create(std::move(vocabulary), path);
 }
 
 }  // namespace fathom

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/file.h"
 
 namespace fathom {
 
@@ -14,7 +15,7 @@ namespace fathom {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  // "bytes".
+  // "bytes" or "bpe".
   virtual std::string name() const = 0;
   // Differs between tokenizers that give different tokens; token files carry it.
   virtual uint64_t hash() const = 0;
@@ -27,8 +28,13 @@ class Tokenizer {
   virtual absl::StatusOr<std::string> Decode(const std::vector<int32_t>& tokens) const = 0;
 };
 
-// "bytes": one token per byte and 256 for the end of a document, so the vocabulary is 257 and any
-// bytes survive the round trip. InvalidArgument for every other name.
-absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(std::string_view name);
+// A tokenizer by its name:
+//   "bytes"            one token per byte and 256 for the end of a document, so the vocabulary is
+//   257 a directory        with GPT-2's vocab.bpe and encoder.json, or with tokenizer.json a file
+//   Hugging Face's tokenizer.json of a byte-level BPE, or tiktoken's
+// Any bytes survive the round trip. InvalidArgument, in one sentence, for a name that is none of
+// these and for files that cannot be used.
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(std::string_view name,
+                                                         FileSystem& files = PosixFileSystem());
 
 }  // namespace fathom

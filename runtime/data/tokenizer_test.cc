@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
 namespace fathom {
 namespace {
 
@@ -32,6 +35,26 @@ TEST(MakeTokenizerTest, RefusesOtherNames) {
   const absl::Status status = MakeTokenizer("gpt2").status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_NE(status.ToString().find("gpt2"), std::string::npos);
+}
+
+TEST(MakeTokenizerTest, ReadsVocabularies) {
+  const std::string path = TemporaryPath(testing::TempDir() + "/ranks");
+  std::string ranks;  // the 256 bytes and "ab", as a tiktoken file
+  for (int i = 0; i < 256; ++i) {
+    absl::StrAppend(&ranks, absl::Base64Escape(std::string(1, static_cast<char>(i))), " ", i, "\n");
+  }
+  ASSERT_TRUE(WriteFileAtomically(PosixFileSystem(), path, ranks + "YWI= 256\n").ok());
+  auto tokenizer = MakeTokenizer(path);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->name(), "bpe");
+  EXPECT_EQ((*tokenizer)->vocabulary(), 258);
+  std::vector<int32_t> tokens;
+  (*tokenizer)->Encode("abc", &tokens);
+  EXPECT_EQ(tokens, (std::vector<int32_t>{256, 'c'}));
+  // Another vocabulary, another hash.
+  ASSERT_TRUE(WriteFileAtomically(PosixFileSystem(), path, ranks + "YWM= 256\n").ok());
+  EXPECT_NE((*MakeTokenizer(path))->hash(), (*tokenizer)->hash());
+  EXPECT_TRUE(PosixFileSystem().RemoveAll(path).ok());
 }
 
 }  // namespace
