@@ -1,7 +1,8 @@
 #include "parallel/exchange.h"
 
 #include <algorithm>
-#include <map>
+#include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "gtest/gtest.h"
@@ -173,6 +174,101 @@ TEST(ExchangeTest, BothSidesAgree) {
         }
       }
     }
+  }
+}
+
+// Carries out the plans of all ranks, round by round.
+void Exchange(std::vector<std::vector<ExchangeRound>>& plans) {
+  const int ranks = static_cast<int>(plans.size());
+  for (size_t round = 0; round < plans[0].size(); ++round) {
+    for (int from = 0; from < ranks; ++from) {
+      for (int to = 0; to < ranks; ++to) {
+        auto receive = plans[to][round].receives.begin();
+        for (const Message& send : plans[from][round].sends) {
+          if (send.peer != to) continue;
+          while (receive->peer != from) ++receive;
+          ASSERT_EQ(receive->bytes, send.bytes);
+          std::memcpy((receive++)->data, send.data, send.bytes);
+        }
+      }
+    }
+    for (std::vector<ExchangeRound>& plan : plans) {
+      if (plan[round].then) plan[round].then();
+    }
+  }
+}
+
+float ValueOf(int rank, int64_t i) {
+  return 1.0f / static_cast<float>(1 + (i * 31 + rank * 17) % 101);
+}
+
+// In rank order, as the sums of floats must be taken to be the same to the bit.
+std::vector<float> Sums(int ranks, int64_t elements) {
+  std::vector<float> sums(elements);
+  for (int64_t i = 0; i < elements; ++i) {
+    sums[i] = ValueOf(0, i);
+    for (int r = 1; r < ranks; ++r) sums[i] += ValueOf(r, i);
+  }
+  return sums;
+}
+
+std::vector<std::vector<float>> Inputs(int ranks, int64_t elements) {
+  std::vector<std::vector<float>> inputs(ranks, std::vector<float>(elements));
+  for (int r = 0; r < ranks; ++r) {
+    for (int64_t i = 0; i < elements; ++i) inputs[r][i] = ValueOf(r, i);
+  }
+  return inputs;
+}
+
+Tensor View(std::vector<float>& x) {
+  return Tensor(x.data(), DType::kFloat32, {static_cast<int64_t>(x.size())});
+}
+
+// One round or two, scratch for everything or for next to nothing: the same bits.
+TEST(ExchangeTest, SumsDoNotDependOnTheLimits) {
+  constexpr int kRanks = 5;
+  const std::vector<ExchangeLimits> all_limits = {
+      {},
+      {.small_bytes = 0},
+      {.chunk_elements = 1000, .scratch_bytes = 20000, .small_bytes = 0},
+      {.chunk_elements = 7, .scratch_bytes = 1, .small_bytes = 0}};
+  for (const ExchangeLimits& limits : all_limits) {
+    for (const int64_t elements : {0, 1, 999, 1000, 1001, 2500}) {
+      std::vector<std::vector<float>> x = Inputs(kRanks, elements);
+      std::vector<std::vector<ExchangeRound>> plans;
+      for (int r = 0; r < kRanks; ++r) {
+        plans.push_back(PlanExchange({.collective = Collective::kAllReduce,
+                                      .op = ReduceOp::kSum,
+                                      .input = View(x[r]),
+                                      .output = View(x[r])},
+                                     r, kRanks, limits));
+      }
+      Exchange(plans);
+      for (int r = 0; r < kRanks; ++r) EXPECT_EQ(x[r], Sums(kRanks, elements));
+    }
+  }
+}
+
+TEST(ExchangeTest, UnevenSlicesInSeveralRounds) {
+  constexpr int kRanks = 4;
+  const std::vector<int64_t> counts = {1001, 0, 2500, 1};
+  const std::vector<int64_t> offsets = Offsets(counts);
+  std::vector<std::vector<float>> x = Inputs(kRanks, offsets.back());
+  std::vector<std::vector<ExchangeRound>> plans;
+  for (int r = 0; r < kRanks; ++r) {
+    plans.push_back(PlanExchange({.collective = Collective::kReduceScatter,
+                                  .op = ReduceOp::kSum,
+                                  .input = View(x[r]),
+                                  .output = View(x[r]).Rows(offsets[r], offsets[r + 1]),
+                                  .counts = counts},
+                                 r, kRanks, {.scratch_bytes = 3000}));
+    EXPECT_EQ(plans.back().size(), 14u);  // 2,500 elements, 3000 / (4 * 4 bytes) = 187 at a time
+  }
+  Exchange(plans);
+  const std::vector<float> sums = Sums(kRanks, offsets.back());
+  for (int r = 0; r < kRanks; ++r) {
+    for (int64_t i = offsets[r]; i < offsets[r + 1]; ++i) ASSERT_EQ(x[r][i], sums[i]);
+    for (int64_t i = 0; i < offsets[r]; ++i) ASSERT_EQ(x[r][i], ValueOf(r, i));
   }
 }
 

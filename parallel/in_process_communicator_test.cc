@@ -208,5 +208,28 @@ TEST(InProcessTest, DelayedOperationsDoNotBlock) {
   });
 }
 
+// Transfers of one communicator wait for one another, each for latency and bytes / bandwidth.
+TEST(InProcessTest, DelaysAddUp) {
+  InProcessOptions options;
+  options.latency = milliseconds(2);
+  options.bytes_per_second = 1e6;  // 4000 bytes: 4 ms
+  auto log = std::make_shared<CommunicationLog>();
+  RunRanks(2, options, [&](Communicator& communicator) {
+    Rank rank;
+    std::vector<float> x(1000), y(1000);
+    if (communicator.rank() == 0) communicator.set_log(log);
+    Completion first = communicator.AllReduce(Tensor(x.data(), DType::kFloat32, {1000}),
+                                              ReduceOp::kSum, rank.stream());
+    Completion second = communicator.AllReduce(Tensor(y.data(), DType::kFloat32, {1000}),
+                                               ReduceOp::kSum, rank.stream());
+    EXPECT_TRUE(second.Wait().ok());
+    EXPECT_TRUE(first.done());
+  });
+  const std::vector<CommunicationLog::Record> records = log->records();
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_GE(records[0].finished - records[0].issued, milliseconds(6));
+  EXPECT_GE(records[1].finished - records[0].issued, milliseconds(12));
+}
+
 }  // namespace
 }  // namespace fathom

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <sstream>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
@@ -10,6 +11,8 @@
 
 namespace fathom {
 namespace {
+
+constexpr std::chrono::seconds kGrace(2);
 
 class MpiCommunicator final : public Communicator {
  public:
@@ -23,6 +26,8 @@ class MpiCommunicator final : public Communicator {
     std::ostringstream text;
     text << rank_label() << ": " << cause << "\n";
     std::cerr << text.str() << std::flush;
+    // The other ranks' watchdogs are about to say what they waited for, too.
+    if (absl::IsDeadlineExceeded(cause)) std::this_thread::sleep_for(kGrace);
     thread_->Abort();
   }
 

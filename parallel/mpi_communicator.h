@@ -22,7 +22,8 @@ class MpiWorld {
   MpiWorld& operator=(const MpiWorld&) = delete;
 
   // Group "world" of all ranks. It and the groups split from it must be gone before this object is.
-  // Abort prints the cause and ends all processes of the job; it does not return.
+  // Abort prints the cause and ends all processes of the job; it does not return. After a
+  // watchdog's cause it leaves the other ranks two seconds to print theirs.
   Communicator& communicator() { return *communicator_; }
 
   // The end of a good run, called by all ranks after their last operation: waits for all of them

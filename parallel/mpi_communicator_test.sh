@@ -21,9 +21,9 @@ if [ "$mode" = checks ]; then
 fi
 
 failed=0
-# A job that must end non-zero within 30 s and say TEXT, and leave no process behind.
+# A job that must end non-zero within 30 s and say every line of TEXTS, and leave no process behind.
 expect_end() {
-  local text=$1 output status
+  local texts=$1 text output status
   shift
   output=$(timeout -k 5 30 "${mpirun[@]}" -np 4 "$binary" "$@" 2>&1)
   status=$?
@@ -33,11 +33,13 @@ expect_end() {
       failed=1
       ;;
   esac
-  if ! grep -q -- "$text" <<<"$output"; then
-    echo "FAILED: $* does not say '$text':"
-    echo "$output"
-    failed=1
-  fi
+  while IFS= read -r text; do
+    if ! grep -q -- "$text" <<<"$output"; then
+      echo "FAILED: $* does not say '$text':"
+      echo "$output"
+      failed=1
+    fi
+  done <<<"$texts"
   if ! gone "$binary $*"; then
     echo "FAILED: $* leaves processes behind"
     failed=1
@@ -56,6 +58,8 @@ gone() {
 
 expect_end 'rank 1 (tensor 1): DATA_LOSS: shard 5 is torn' --abort 1
 expect_end 'exit' --exit 2
-expect_end 'waited 2 s for barrier number 0 (0 bytes) of group world' --stop 3
+expect_end 'rank 0 waited 2 s for barrier number 0 (0 bytes) of group world
+rank 1 waited 2 s
+rank 2 waited 2 s' --stop 3
 if [ "$failed" -ne 0 ]; then exit 1; fi
 echo "all jobs ended as they should"

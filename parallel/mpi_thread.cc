@@ -173,9 +173,12 @@ void MpiThread::Rest() {
     return;
   }
   const bool active = !active_.empty();
+  // A microsecond more each time: the wait that a message then meets is a small part of the time
+  // that it was waited for.
+  const std::chrono::microseconds pause(active ? std::min(idle_rounds_, 1000) : 5000);
   std::unique_lock<std::mutex> lock(mutex_);
   if (stopping_ || !submissions_.empty() || !calls_.empty()) return;
-  changed_.wait_for(lock, active ? std::chrono::microseconds(50) : std::chrono::microseconds(5000));
+  changed_.wait_for(lock, pause);
   lock.unlock();
   int initialized = 0;
   int finalized = 0;
