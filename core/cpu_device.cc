@@ -29,7 +29,8 @@ void CpuDevice::Free(void* data, int64_t) { std::free(data); }
 
 std::unique_ptr<Stream> CpuDevice::NewStream() { return std::make_unique<CpuStream>(*this); }
 
-CpuStream::CpuStream(CpuDevice& device) : device_(device), scratch_(device.threads()) {}
+CpuStream::CpuStream(CpuDevice& device)
+    : device_(device), workers_(device.threads()), scratch_(device.threads()) {}
 
 CpuStream::~CpuStream() {
   for (Block& block : scratch_) std::free(block.data);

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "core/worker_pool.h"
 
 namespace fathom {
 
@@ -35,6 +36,8 @@ class CpuStream final : public Stream {
   absl::Status Synchronize() override { return absl::OkStatus(); }
 
   int threads() const { return device_.threads(); }
+  // threads() of them, for this stream's operations.
+  WorkerPool& workers() { return workers_; }
   // At least `bytes` of memory for worker `thread` (0 to threads() - 1), aligned to 64 bytes. It is
   // kept between operations, as shared memory of a GPU is: contents undefined, valid until the
   // same worker asks again. Different workers may call at the same time.
@@ -46,6 +49,7 @@ class CpuStream final : public Stream {
     int64_t bytes = 0;
   };
   CpuDevice& device_;
+  WorkerPool workers_;
   std::vector<Block> scratch_;  // one per worker
 };
 

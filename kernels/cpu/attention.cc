@@ -204,7 +204,6 @@ void Forward(const Attention& op, CpuStream& stream) {
   const int64_t tasks = head_tasks * parts;
   const double work = cpu::PairsOf(op.segments) * op.heads * shape.h / 4;
   cpu::ParallelTasks(stream, tasks, work / tasks, [&](int64_t task, int thread) {
-    const cpu::SingleThreaded single;
     const int64_t segment = task / parts / op.kv_heads;
     HeadForward<T>(op, shape).Run(stream, thread, task / parts % op.kv_heads, border[segment],
                                   border[segment + 1] - border[segment], task % parts, parts);

@@ -238,7 +238,6 @@ void Backward(const AttentionBackward& op, CpuStream& stream) {
   if (tasks <= 0) return;
   const double work = cpu::PairsOf(op.segments) * op.heads * shape.h / 2;
   cpu::ParallelTasks(stream, tasks, work / tasks, [&](int64_t task, int thread) {
-    const cpu::SingleThreaded single;
     const int64_t segment = task / op.kv_heads;
     HeadBackward<T>(op, shape).Run(stream, thread, task % op.kv_heads, border[segment],
                                    border[segment + 1] - border[segment]);

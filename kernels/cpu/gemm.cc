@@ -20,11 +20,22 @@ void ScaleOnly(const GemmArguments<T>& g) {
   }
 }
 
+// The libraries' own threads stay out of it: our workers call them, each for a tile of its own.
+void UseCallingThreadOnly() {
+  thread_local const bool once = [] {
+    static const bool blas = (openblas_set_num_threads(1), true);
+    omp_set_num_threads(1);
+    return blas;
+  }();
+  (void)once;
+}
+
 }  // namespace
 
 void Gemm(const GemmArguments<float>& g) {
   if (g.m == 0 || g.n == 0) return;
   if (g.k == 0) return ScaleOnly(g);
+  UseCallingThreadOnly();
   const dnnl_status_t status =
       dnnl_sgemm(g.transpose_a ? 'T' : 'N', g.transpose_b ? 'T' : 'N', g.m, g.n, g.k, g.alpha, g.a,
                  g.lda, g.b, g.ldb, g.beta, g.c, g.ldc);
@@ -35,6 +46,7 @@ void Gemm(const GemmArguments<float>& g) {
 void Gemm(const GemmArguments<double>& g) {
   if (g.m == 0 || g.n == 0) return;
   if (g.k == 0) return ScaleOnly(g);
+  UseCallingThreadOnly();
   cblas_dgemm(CblasRowMajor, g.transpose_a ? CblasTrans : CblasNoTrans,
               g.transpose_b ? CblasTrans : CblasNoTrans, g.m, g.n, g.k, g.alpha, g.a, g.lda, g.b,
               g.ldb, g.beta, g.c, g.ldc);
@@ -48,8 +60,5 @@ int64_t GemmRows(int64_t m) {
   if (avx512) return std::max<int64_t>(m, 16);
   return (m + kGemmRowMultiple - 1) / kGemmRowMultiple * kGemmRowMultiple;
 }
-
-SingleThreaded::SingleThreaded() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
-SingleThreaded::~SingleThreaded() { omp_set_num_threads(before_); }
 
 }  // namespace fathom::cpu

@@ -32,16 +32,4 @@ inline constexpr int64_t kGemmRowMultiple = 24;  // GemmRows(m) is m for these
 // The number of rows, at least m, that m rows are to be filled up to.
 int64_t GemmRows(int64_t m);
 
-// While it lives, the libraries use the calling thread only.
-class SingleThreaded {
- public:
-  SingleThreaded();
-  ~SingleThreaded();
-  SingleThreaded(const SingleThreaded&) = delete;
-  SingleThreaded& operator=(const SingleThreaded&) = delete;
-
- private:
-  int before_;
-};
-
 }  // namespace fathom::cpu

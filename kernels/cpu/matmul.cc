@@ -113,7 +113,6 @@ void RunMatMul(const MatMul& op, CpuStream& stream) {
   if (batched) {
     FATHOM_CHECK(op.count.absent()) << "a batch of products has no count";
     cpu::ParallelTasks(stream, op.batch(), work, [&](int64_t i, int thread) {
-      const cpu::SingleThreaded single;
       GemmArguments<T> one = g;
       one.a += i * op.a.row_stride();
       one.b += i * op.b.row_stride();
@@ -129,7 +128,6 @@ void RunMatMul(const MatMul& op, CpuStream& stream) {
   const Tiles tiles = TilesFor(stream.threads(), op.transpose_a, g.m, g.n);
   const int64_t tasks = tiles.row_tiles * tiles.column_tiles;
   cpu::ParallelTasks(stream, tasks, work / tasks, [&](int64_t task, int thread) {
-    const cpu::SingleThreaded single;
     TileGemm(Tile(g, tiles, task), stream, thread);
   });
 }

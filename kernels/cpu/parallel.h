@@ -1,8 +1,7 @@
 #pragma once
 
-#include <omp.h>
-
 #include <algorithm>
+#include <atomic>
 
 #include "core/cpu_device.h"
 
@@ -26,14 +25,11 @@ void ParallelFor(CpuStream& stream, int64_t items, double work_per_item, const B
     body(int64_t{0}, items, 0);
     return;
   }
-#pragma omp parallel num_threads(threads)
-  {
-    const int64_t team = omp_get_num_threads();
-    const int64_t thread = omp_get_thread_num();
-    const int64_t begin = items * thread / team;
-    const int64_t end = items * (thread + 1) / team;
-    if (begin < end) body(begin, end, static_cast<int>(thread));
-  }
+  stream.workers().Run(threads, [&](int thread) {
+    const int64_t begin = items * thread / threads;
+    const int64_t end = items * (thread + 1) / threads;
+    if (begin < end) body(begin, end, thread);
+  });
 }
 
 // body(task, thread) for uneven tasks, handed out one by one in ascending order.
@@ -44,12 +40,10 @@ void ParallelTasks(CpuStream& stream, int64_t tasks, double work_per_task, const
     for (int64_t task = 0; task < tasks; ++task) body(task, 0);
     return;
   }
-#pragma omp parallel num_threads(threads)
-  {
-    const int thread = omp_get_thread_num();
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t task = 0; task < tasks; ++task) body(task, thread);
-  }
+  std::atomic<int64_t> next{0};
+  stream.workers().Run(threads, [&](int thread) {
+    for (int64_t task = next++; task < tasks; task = next++) body(task, thread);
+  });
 }
 
 // Column sums over rows, the same bits for any number of threads: body(begin, end, partial) adds

@@ -1,10 +1,13 @@
 #include "runtime/model/parameters.h"
 
+#include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "core/random.h"
 #include "core/status.h"
+#include "core/worker_pool.h"
 
 namespace fathom {
 namespace {
@@ -12,14 +15,17 @@ namespace {
 // Elements; parameters start at 256-byte borders in float32.
 constexpr int64_t kAlignment = 64;
 
-std::vector<double> InitialValues(const ParameterSpec& spec, uint64_t seed) {
-  std::vector<double> values(spec.shape.elements());
+std::vector<double> InitialValues(const ParameterSpec& spec, uint64_t seed, WorkerPool& workers) {
+  const int64_t elements = spec.shape.elements();
+  std::vector<double> values(elements);
   const bool constant = spec.role == ParameterRole::kNorm || spec.role == ParameterRole::kScale;
   const uint64_t name_hash = HashName(spec.name);
-#pragma omp parallel for
-  for (int64_t i = 0; i < spec.shape.elements(); ++i) {
-    values[i] = constant ? 1.0 : spec.deviation * NormalAt(seed, name_hash, i);
-  }
+  const int64_t threads = workers.threads();
+  workers.Run(threads, [&](int64_t thread) {
+    for (int64_t i = elements * thread / threads; i < elements * (thread + 1) / threads; ++i) {
+      values[i] = constant ? 1.0 : spec.deviation * NormalAt(seed, name_hash, i);
+    }
+  });
   return values;
 }
 
@@ -104,8 +110,9 @@ int64_t ParameterTable::elements() const {
 }
 
 absl::Status InitializeParameters(const ParameterTable& table, uint64_t seed, Stream& stream) {
+  WorkerPool workers(static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 64u)));
   for (const Parameter& parameter : table.all()) {
-    const std::vector<double> values = InitialValues(parameter.spec, seed);
+    const std::vector<double> values = InitialValues(parameter.spec, seed, workers);
     std::vector<char> rounded(parameter.weight.bytes());
     ConvertElements(values.data(), DType::kFloat64, rounded.data(), parameter.weight.dtype(),
                     parameter.weight.elements());
