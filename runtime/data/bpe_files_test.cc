@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
@@ -176,6 +179,48 @@ TEST_F(BpeFilesTest, TokenizerJsonNamesWhatIsNotSupported) {
   EXPECT_NE(with({{"added_tokens", {3}}}).find("has no content"), std::string::npos);
   EXPECT_NE(with({{"added_tokens", {{{"id", 5}, {"content", "<|endoftext|>"}}}}}).find("two ids"),
             std::string::npos);
+}
+
+TEST_F(BpeFilesTest, AddedTokensNeverComeOutOfTextAlsoWhereAMergeLeadsToThem) {
+  json file = TokenizerJson();
+  const std::string merged = ByteAlphabet::Get().Write(vocabulary_.tokens[256]);
+  file["added_tokens"].push_back({{"id", 256}, {"content", merged}, {"special", false}});
+  Write("tokenizer.json", file.dump());
+  const auto tokenizer = Load(directory_ + "/tokenizer.json");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const std::vector<int32_t> ids = Encode(**tokenizer, kText);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), 256), 0);
+  EXPECT_EQ(*(*tokenizer)->Decode(ids), kText);
+}
+
+// Where a damaged file is still a vocabulary, text survives the round trip through it.
+TEST_F(BpeFilesTest, RandomDamageIsRefusedOrHarmless) {
+  // It starts with a space, so that one that add_prefix_space asks for is there already.
+  const std::string spaced = absl::StrCat(" ", kText);
+  std::mt19937 random(23);
+  const std::vector<std::pair<std::string, std::string>> forms = {
+      {"encoder.json", encoder_.dump()},
+      {"vocab.bpe", merges_},
+      {"tokenizer.json", TokenizerJson().dump()},
+      {"ranks", TiktokenFile()}};
+  int refused = 0;
+  for (int i = 0; i < 1200; ++i) {
+    const auto& [name, good] = forms[i % 4];
+    std::string text = good;
+    for (int changes = 1 + random() % 3; changes > 0; --changes) {
+      text[random() % text.size()] = "\"{}[]0 \n9a-\xff"[random() % 12];
+    }
+    if (i % 8 < 4) text.resize(text.size() - random() % 20);
+    Write(name, text);
+    const bool in_directory = name == "encoder.json" || name == "vocab.bpe";
+    const auto tokenizer = Load(in_directory ? directory_ : directory_ + "/" + name);
+    refused += !tokenizer.ok();
+    if (tokenizer.ok()) {
+      ASSERT_EQ(*(*tokenizer)->Decode(Encode(**tokenizer, spaced)), spaced) << text;
+    }
+    Write(name, good);
+  }
+  EXPECT_GT(refused, 600);
 }
 
 TEST_F(BpeFilesTest, TokenizerJsonSplits) {

@@ -72,25 +72,30 @@ void BpeMerger::Merge(std::string_view piece, std::vector<int32_t>* tokens,
 void BpeMerger::MergeShort(std::string_view piece, std::vector<int32_t>* tokens,
                            uint32_t rank_limit) const {
   int32_t ids[kShort];
-  uint32_t ranks[kShort];  // of the pair that starts here; kNever for the last token
-  int32_t results[kShort];
+  // Rank and result, in this order, of the pair that starts here; kNoPair for the last token.
+  uint64_t pairs[kShort];
+  constexpr uint64_t kNoPair = ~uint64_t{0};
   int64_t count = piece.size();
   const auto look_up = [&](int64_t i) {
-    const PairTable::Found found =
-        i + 1 < count ? pairs_.Find(ids[i], ids[i + 1]) : PairTable::Found{PairTable::kNever, -1};
-    ranks[i] = found.rank;
-    results[i] = found.result;
+    if (i + 1 == count) {
+      pairs[i] = kNoPair;
+      return;
+    }
+    const PairTable::Found found = pairs_.Find(ids[i], ids[i + 1]);
+    pairs[i] = static_cast<uint64_t>(found.rank) << 32 | static_cast<uint32_t>(found.result);
   };
   for (int64_t i = 0; i < count; ++i) ids[i] = byte_tokens_[static_cast<uint8_t>(piece[i])];
   for (int64_t i = 0; i < count; ++i) look_up(i);
   while (count > 1) {
-    const int64_t best = std::min_element(ranks, ranks + count) - ranks;
-    if (ranks[best] >= rank_limit) break;
-    ids[best] = results[best];
-    std::copy(ids + best + 2, ids + count, ids + best + 1);
-    std::copy(ranks + best + 2, ranks + count, ranks + best + 1);
-    std::copy(results + best + 2, results + count, results + best + 1);
+    int64_t best = 0;
+    for (int64_t i = 1; i < count; ++i) best = pairs[i] < pairs[best] ? i : best;
+    if (pairs[best] >> 32 >= rank_limit) break;
+    ids[best] = static_cast<int32_t>(pairs[best]);
     --count;
+    for (int64_t i = best + 1; i < count; ++i) {
+      ids[i] = ids[i + 1];
+      pairs[i] = pairs[i + 1];
+    }
     look_up(best);
     if (best > 0) look_up(best - 1);
   }

@@ -22,7 +22,7 @@ struct alignas(64) CachedPiece {
   int32_t count = 0;
   int32_t tokens[kMaxTokens];
 };
-constexpr int kCacheBits = 15;
+constexpr int kCacheBits = 16;
 
 CachedPiece* ThreadCache() {
   static thread_local std::unique_ptr<CachedPiece[]> cache(new CachedPiece[1 << kCacheBits]);

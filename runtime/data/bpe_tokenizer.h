@@ -17,7 +17,7 @@
 namespace fathom {
 
 // Byte-level byte-pair encoding. decode(encode(text)) is the text for any bytes, unless the
-// vocabulary asks for a prefix space. Thread-safe; each thread that encodes keeps 2 MiB of pieces
+// vocabulary asks for a prefix space. Thread-safe; each thread that encodes keeps 4 MiB of pieces
 // that it met before.
 class BpeTokenizer final : public Tokenizer {
  public:

@@ -67,8 +67,11 @@ absl::Status WrittenVocabulary::Finish(bool all_are_text, BpeVocabulary* vocabul
   }
   vocabulary->tokens.resize(count);
   vocabulary->kinds.assign(count, all_are_text ? Kind::kText : Kind::kSpecial);
-  vocabulary->merges = merges_;
-  for (const auto& merge : merges_) vocabulary->kinds[merge.result] = Kind::kText;
+  for (const auto& merge : merges_) {
+    if (special_.count(*written[merge.result]) > 0) continue;  // so that it never comes out of text
+    vocabulary->merges.push_back(merge);
+    vocabulary->kinds[merge.result] = Kind::kText;
+  }
   for (int64_t id = 0; id < count; ++id) {
     std::string bytes;
     const bool readable = ByteAlphabet::Get().Read(*written[id], &bytes);
