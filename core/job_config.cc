@@ -43,9 +43,6 @@ constexpr LaterField kLater[] = {
     {"parallel.gradient_reduce", "data parallelism is"},
     {"data.document_mask", "the document mask is"},
     {"checkpoint.async", "saving in the background is"},
-    {"debug.dump_step", "dumping a step is"},
-    {"debug.dump_dir", "dumping a step is"},
-    {"debug.selection_file", "replaying selections is"},
     {"device.kind", "devices other than the CPU are"},
 };
 
@@ -221,6 +218,17 @@ absl::StatusOr<CheckpointConfig> ToCheckpoint(const proto::Checkpoint& checkpoin
                           .async = checkpoint.async()};
 }
 
+absl::StatusOr<DebugConfig> ToDebug(const proto::Debug& debug, int64_t steps) {
+  JobChecks checks;
+  checks.Between("debug.dump_step", debug.dump_step(), int64_t{0}, kMaximumCount);
+  checks.Require(debug.dump_step() <= steps, "debug.dump_step", debug.dump_step(),
+                 absl::StrCat("at most train.steps, which is ", steps));
+  if (!checks.ok()) return checks.status();
+  return DebugConfig{.dump_step = debug.dump_step(),
+                     .dump_dir = debug.dump_dir(),
+                     .selection_file = debug.selection_file()};
+}
+
 absl::Status CheckName(const std::string& name) {
   JobChecks checks;
   checks.Require(!name.empty(), "name", "empty", "a name without '/', since it names files");
@@ -246,6 +254,7 @@ absl::StatusOr<Job> ToJob(proto::Job* message) {
   FATHOM_ASSIGN_OR_RETURN(job.optimizer, ToOptimizer(message->optimizer()));
   FATHOM_ASSIGN_OR_RETURN(job.schedule, ToSchedule(message->schedule()));
   FATHOM_ASSIGN_OR_RETURN(job.checkpoint, ToCheckpoint(message->checkpoint()));
+  FATHOM_ASSIGN_OR_RETURN(job.debug, ToDebug(message->debug(), job.train.steps));
   JobChecks checks;
   checks.Between("device.threads", message->device().threads(), int64_t{0}, kMaximumThreads);
   if (!checks.ok()) return checks.status();

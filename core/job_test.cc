@@ -341,14 +341,23 @@ TEST(JobTest, RefusesWhatIsNotBuiltYet) {
        "data.document_mask is true, but the document mask is not built yet"},
       {"checkpoint.async=true",
        "checkpoint.async is true, but saving in the background is not built yet"},
-      {"debug.dump_step=1", "debug.dump_step is 1, but dumping a step is not built yet"},
-      {"debug.selection_file=x",
-       "debug.selection_file is \"x\", but replaying selections is not built yet"},
       {"device.kind=CUDA", "device.kind is CUDA, but devices other than the CPU are not built yet"},
   };
   for (const Case& c : cases) EXPECT_EQ(Refusal({c.setting}), "tiny: " + c.refusal) << c.setting;
   // The defaults, given, are no demand.
   Parse({"parallel={tensor: 1 zero: 0 lanes: 1}", "model.experts=0", "device.kind=CPU"});
+}
+
+TEST(JobTest, DebugFieldsAreReadAndTheStepMustExist) {
+  const Job job = Parse({"train.steps=7", "debug.dump_step=7", "debug.dump_dir=somewhere",
+                         "debug.selection_file=selection.safetensors"});
+  EXPECT_EQ(job.debug.dump_step, 7);
+  EXPECT_EQ(job.debug.dump_dir, "somewhere");
+  EXPECT_EQ(job.debug.selection_file, "selection.safetensors");
+  EXPECT_EQ(Refusal({"train.steps=7", "debug.dump_step=8"}),
+            "tiny: debug.dump_step is 8, but it must be at most train.steps, which is 7");
+  EXPECT_EQ(Refusal({"debug.dump_step=-1"}),
+            "tiny: debug.dump_step is -1, but it must be between 0 and 1073741824");
 }
 
 TEST(JobTest, TheResolvedTextIsTheSameJob) {
