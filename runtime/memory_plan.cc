@@ -39,8 +39,10 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Job& job) {
   RunMicroBatch(job, *model, /*training=*/true, Routing::kTopK);
   plan.micro_batch = stream.ledger().total();
   RunMicroBatch(job, *model, /*training=*/false, Routing::kCausal);
-  const Tensor loss = model->arena().New(DType::kFloat64, {1});
-  optimizer->Step(stream, model->arena(), /*learning_rate=*/0, loss);
+  // The trainer keeps the losses outside the arena.
+  FATHOM_ASSIGN_OR_RETURN(const Buffer losses, Buffer::Allocate(*device, sizeof(double)));
+  optimizer->Step(stream, model->arena(), /*learning_rate=*/0,
+                  losses.View(0, DType::kFloat64, {1}));
   plan.weights = model->parameters().weight_bytes();
   plan.gradients = model->parameters().gradient_bytes();
   plan.optimizer = optimizer->bytes();

@@ -1,10 +1,10 @@
 #include "runtime/run_state.h"
 
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "core/status.h"
+#include "runtime/checkpoint/array_values.h"
 
 namespace fathom {
 namespace {
@@ -46,16 +46,13 @@ absl::StatusOr<const NamedArray*> FindTensor(const SafetensorsFile& file, const 
 absl::Status LoadTensor(const SafetensorsFile& file, const std::string& name, const Tensor& tensor,
                         Stream& stream) {
   FATHOM_ASSIGN_OR_RETURN(const NamedArray* array, FindTensor(file, name, tensor.shape()));
-  if (array->dtype != DType::kFloat32 && array->dtype != DType::kFloat64) {
-    return absl::InvalidArgumentError(absl::StrCat(file.path(), ": ", name, " is ",
-                                                   std::string(Name(array->dtype)),
-                                                   "; float32 or float64 is needed"));
+  if (array->dtype == DType::kInt32 || array->dtype == DType::kInt64) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.path(), ": ", name, " is ", std::string(Name(array->dtype)),
+                     "; float32, float64 or bfloat16 is needed"));
   }
-  // The file's data may lie at any byte.
-  std::vector<char> aligned(array->bytes());
-  std::memcpy(aligned.data(), array->data, aligned.size());
   std::vector<double> values(tensor.elements());
-  ConvertElements(aligned.data(), array->dtype, values.data(), DType::kFloat64, values.size());
+  ReadElements(*array, 0, values.size(), values.data());
   FATHOM_RETURN_IF_ERROR(CheckFinite(file, name, values));
   std::vector<char> converted(tensor.bytes());
   ConvertElements(values.data(), DType::kFloat64, converted.data(), tensor.dtype(), values.size());

@@ -28,7 +28,7 @@ absl::Status CopyWeights(const ParameterTable& parameters, Stream& stream, HostT
 // NAME.momentum, NAME.first, NAME.second and "step".
 absl::Status CopyOptimizer(const Optimizer& optimizer, Stream& stream, HostTensors* out);
 
-// Fills every parameter from a file, converting between float32 and float64. A parameter that the
+// Fills every parameter from a file, converting between floating-point types. A parameter that the
 // file lacks, a shape that differs, a tensor that the model has not, and a value that is not finite
 // are refused in one sentence that names file and tensor.
 absl::Status LoadWeights(const SafetensorsFile& file, const ParameterTable& parameters,

@@ -11,9 +11,11 @@
 #include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/open_weights.h"
 #include "runtime/data/prepared_data.h"
 #include "runtime/data/token_file.h"
 #include "runtime/evaluation.h"
+#include "runtime/memory_report.h"
 #include "runtime/optimizer/schedule.h"
 #include "runtime/peak_rate.h"
 #include "runtime/run_state.h"
@@ -26,6 +28,11 @@ constexpr int64_t kSkippedStepsToEnd = 3;
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Seconds since 1970.
+double WallTime() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
@@ -61,10 +68,15 @@ absl::Status Trainer::Start(bool resume) {
     FATHOM_RETURN_IF_ERROR(
         InitializeParameters(model_->parameters(), job_.train.seed, model_->stream()));
   }
+  FATHOM_ASSIGN_OR_RETURN(
+      debug_, StepDebug::Create(job_, environment_.files, environment_.log, step_ + 1,
+                                model_->parameters(), *optimizer_, model_->stream()));
   const std::string metrics = JoinPath(job_.train.output, "metrics.jsonl");
   FATHOM_ASSIGN_OR_RETURN(
       metrics_, step_ == 0 ? MetricsWriter::Create(environment_.files, metrics)
                            : MetricsWriter::OpenForResume(environment_.files, metrics, step_));
+  FATHOM_ASSIGN_OR_RETURN(
+      events_, EventWriter::Create(environment_.files, job_.train.output, step_, WallTime()));
 
   flops_per_token_ = CountFlopsPerToken(job_.model, job_.train.sequence_length).exact_training;
   FATHOM_ASSIGN_OR_RETURN(peak_flops_, MeasureMatMulRate(device, dtype));
@@ -139,7 +151,7 @@ absl::Status Trainer::Load(const std::string& directory) {
 
 absl::Status Trainer::LoadInitialWeights() {
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsFile> file,
-                          SafetensorsFile::Open(environment_.files, job_.train.init_from));
+                          OpenWeights(environment_.files, job_.train.init_from));
   return LoadWeights(*file, model_->parameters(), model_->stream());
 }
 
@@ -156,6 +168,7 @@ absl::Status Trainer::Run() {
     step_ = step;
     FATHOM_RETURN_IF_ERROR(Record(outcome, learning_rate, Now() - started));
     FATHOM_RETURN_IF_ERROR(CountSkippedSteps(outcome));
+    FATHOM_RETURN_IF_ERROR(Watch(outcome));
     if (IsDue(job_.train.validate_every)) FATHOM_RETURN_IF_ERROR(Validate(step));
     if (IsDue(job_.checkpoint.every)) FATHOM_RETURN_IF_ERROR(Save());
   }
@@ -164,6 +177,7 @@ absl::Status Trainer::Run() {
 
 absl::Status Trainer::TrainStep(int64_t step, double learning_rate) {
   Stream& stream = model_->stream();
+  FATHOM_RETURN_IF_ERROR(debug_->BeginStep(step));
   Launch(stream, Fill{.value = 0, .y = model_->parameters().gradients()});
   Launch(stream, Fill{.value = 0, .y = losses_});
   int64_t sequence = (step - 1) * job_.train.global_batch;
@@ -173,6 +187,8 @@ absl::Status Trainer::TrainStep(int64_t step, double learning_rate) {
     RunMicroBatch(host);
     sequence += host.sequences;
   }
+  FATHOM_RETURN_IF_ERROR(debug_->AfterBackward());
+  if (environment_.before_update) environment_.before_update(step, model_->parameters());
   optimizer_->Step(stream, model_->arena(), learning_rate, losses_);
   return absl::OkStatus();
 }
@@ -190,7 +206,9 @@ void Trainer::RunMicroBatch(const HostBatch& host) {
   pass.auxiliary_weight = job_.model.routing_coefficient / tokens;
 
   const Tensor losses = arena.New(StatisticsDType(model_->dtype()), {batch.rows()});
+  debug_->BeforeForward(pass);
   stage.Forward(pass, batch);
+  debug_->AfterForward(host, pass);
   stage.Loss(pass, batch, /*loss_weight=*/1 / tokens, losses);
   Launch(stream, Sum{.x = losses, .factor = 1 / tokens, .sum = losses_.Rows(0, 1)});
   Launch(stream, Sum{.x = pass.auxiliary_loss, .sum = losses_.Rows(1, 2)});
@@ -213,16 +231,17 @@ absl::StatusOr<Trainer::StepOutcome> Trainer::ReadOutcome() {
 absl::Status Trainer::Record(const StepOutcome& outcome, double learning_rate, double seconds) {
   const double tokens = static_cast<double>(job_.train.global_batch * job_.train.sequence_length);
   const double tokens_per_second = tokens / seconds;
-  FATHOM_RETURN_IF_ERROR(metrics_->Write(TrainRecord{
-      .step = step_,
-      .consumed_sequences = step_ * job_.train.global_batch,
-      .loss = outcome.loss,
-      .auxiliary_loss = outcome.auxiliary_loss,
-      .gradient_norm = outcome.gradient_norm,
-      .learning_rate = learning_rate,
-      .tokens_per_second = tokens_per_second,
-      .seconds = SecondsSinceStart(),
-  }));
+  const TrainRecord record{.step = step_,
+                           .consumed_sequences = step_ * job_.train.global_batch,
+                           .loss = outcome.loss,
+                           .auxiliary_loss = outcome.auxiliary_loss,
+                           .gradient_norm = outcome.gradient_norm,
+                           .learning_rate = learning_rate,
+                           .tokens_per_second = tokens_per_second,
+                           .seconds = SecondsSinceStart()};
+  FATHOM_RETURN_IF_ERROR(metrics_->Write(record));
+  FATHOM_RETURN_IF_ERROR(events_->Write(record, WallTime()));
+  FATHOM_RETURN_IF_ERROR(debug_->EndStep(FormatRecord(record)));
   const int64_t steps_left = job_.train.steps - step_;
   const double seconds_per_step = SecondsSinceStart() / static_cast<double>(step_ - first_step_);
   environment_.progress.Update({.step = step_,
@@ -255,6 +274,22 @@ absl::Status Trainer::CountSkippedSteps(const StepOutcome& outcome) {
       skipped_in_a_row_, step_));
 }
 
+absl::Status Trainer::Watch(const StepOutcome& outcome) {
+  if (const std::optional<LossWatch::Spike> spike = loss_watch_.Add(outcome.loss)) {
+    environment_.log(absl::StrFormat(
+        "step %d: loss %.4f is a spike, %.1f deviations above the running mean %.4f (spikes so "
+        "far: %d)",
+        step_, outcome.loss, spike->deviations, spike->mean, spike->count));
+  }
+  if (step_ != first_step_ + 1) return absl::OkStatus();
+  FATHOM_ASSIGN_OR_RETURN(const MemoryPlan planned, PlanMemory(job_));
+  for (const std::string& line :
+       DescribeMemory(planned, MeasureMemory(*model_, *optimizer_), PeakResidentBytes())) {
+    environment_.log(line);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::Validate(int64_t step) {
   if (validation_sampler_ == nullptr) return absl::OkStatus();
   const int64_t limit = job_.train.validation_sequences;
@@ -266,12 +301,13 @@ absl::Status Trainer::Validate(int64_t step) {
   options.routing = Routing::kCausal;
   FATHOM_ASSIGN_OR_RETURN(const EvaluationResult causal,
                           Evaluate(*model_, *validation_sampler_, options));
-  FATHOM_RETURN_IF_ERROR(
-      metrics_->Write(ValidationRecord{.step = step,
-                                       .consumed_sequences = step * job_.train.global_batch,
-                                       .loss_topk = topk.loss,
-                                       .loss_causal = causal.loss,
-                                       .seconds = SecondsSinceStart()}));
+  const ValidationRecord record{.step = step,
+                                .consumed_sequences = step * job_.train.global_batch,
+                                .loss_topk = topk.loss,
+                                .loss_causal = causal.loss,
+                                .seconds = SecondsSinceStart()};
+  FATHOM_RETURN_IF_ERROR(metrics_->Write(record));
+  FATHOM_RETURN_IF_ERROR(events_->Write(record, WallTime()));
   validation_loss_ = causal.loss;
   environment_.progress.Print(
       absl::StrFormat("step %d  validation loss %.4f causal (%.1f%% of tokens routed), %.4f top-k",

@@ -11,9 +11,12 @@
 #include "core/job.h"
 #include "runtime/data/sampler.h"
 #include "runtime/language_model.h"
+#include "runtime/loss_watch.h"
 #include "runtime/metrics.h"
 #include "runtime/optimizer/optimizer.h"
 #include "runtime/progress.h"
+#include "runtime/step_debug.h"
+#include "runtime/tensorboard.h"
 
 namespace fathom {
 
@@ -25,6 +28,8 @@ struct TrainerEnvironment {
   Progress& progress;
   // Set to a signal's number from outside: the step is finished, the run saved, and Run returns.
   const std::atomic<int>& stop_signal;
+  // For tests, may be empty: called in each step when all gradients are there.
+  std::function<void(int64_t step, const ParameterTable& parameters)> before_update = {};
 };
 
 // The token files of a job, open.
@@ -72,6 +77,8 @@ class Trainer {
   // Of the finished step `step_`.
   absl::Status Record(const StepOutcome& outcome, double learning_rate, double seconds);
   absl::Status CountSkippedSteps(const StepOutcome& outcome);
+  // Says when the loss jumped, and after the first step how memory compares with the plan.
+  absl::Status Watch(const StepOutcome& outcome);
   absl::Status Validate(int64_t step);
   absl::Status Save();
   // Whether what happens every `every` steps, and after the last one, happens now.
@@ -89,6 +96,9 @@ class Trainer {
   std::unique_ptr<LanguageModel> model_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<MetricsWriter> metrics_;
+  std::unique_ptr<EventWriter> events_;  // the same numbers, for TensorBoard
+  std::unique_ptr<StepDebug> debug_;
+  LossWatch loss_watch_;  // starts afresh at a resume
 
   Buffer scalars_;
   Tensor losses_;  // [2] float64 on the device: cross-entropy, auxiliary loss of the step

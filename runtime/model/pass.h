@@ -60,6 +60,8 @@ struct Pass {
 
   // The layers' indices [m], in order of execution, as they were selected; for dumps and tests.
   std::vector<Tensor> selections;
+  // The sparse layers' adjusted logits [n] stat, in order of execution, which training keeps.
+  std::vector<Tensor> adjusted_logits;
   std::vector<std::unique_ptr<Saved>> saved;  // of the layers, in order of execution
 
   int64_t rows() const { return sequences * length; }

@@ -114,6 +114,7 @@ std::unique_ptr<Saved> SparseBlock::Forward(Pass& pass) const {
                                     .y = pass.residual,
                                     .count = rows.count});
   pass.selections.push_back(rows.index);
+  pass.adjusted_logits.push_back(saved->z);
   if (pass.training) return saved;
   pass.arena.Release(start);
   return nullptr;

@@ -1,0 +1,85 @@
+#include "runtime/step_debug.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "core/status.h"
+
+namespace fathom {
+
+StepDebug::StepDebug(const Job& job, FileSystem& files, std::function<void(const std::string&)> log,
+                     const ParameterTable& parameters, const Optimizer& optimizer, Stream& stream)
+    : job_(job),
+      files_(files),
+      log_(std::move(log)),
+      parameters_(parameters),
+      optimizer_(optimizer),
+      stream_(stream),
+      dump_directory_(job.debug.dump_dir) {
+  if (dump_directory_.empty()) {
+    dump_directory_ = JoinPath(job.train.output, absl::StrFormat("dump_%08d", job.debug.dump_step));
+  }
+}
+
+absl::StatusOr<std::unique_ptr<StepDebug>> StepDebug::Create(
+    const Job& job, FileSystem& files, std::function<void(const std::string&)> log,
+    int64_t first_step, const ParameterTable& parameters, const Optimizer& optimizer,
+    Stream& stream) {
+  std::unique_ptr<StepDebug> debug(
+      new StepDebug(job, files, std::move(log), parameters, optimizer, stream));
+  if (!job.debug.selection_file.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(debug->replay_,
+                            SelectionReplay::Read(files, job.debug.selection_file, job));
+  }
+  const int64_t dump_step = job.debug.dump_step;
+  if (dump_step >= first_step) {
+    FATHOM_RETURN_IF_ERROR(StepDump::CheckDirectory(files, debug->dump_directory_));
+  } else if (dump_step > 0) {
+    debug->log_(
+        absl::StrFormat("debug.dump_step %d is done already: nothing will be dumped", dump_step));
+  }
+  return debug;
+}
+
+absl::Status StepDebug::BeginStep(int64_t step) {
+  step_ = step;
+  micro_batch_ = 0;
+  flips_ = {};
+  status_ = absl::OkStatus();
+  if (step != job_.debug.dump_step) return absl::OkStatus();
+  dump_.emplace(files_, dump_directory_, job_.model);
+  return dump_->Begin(parameters_, optimizer_, stream_);
+}
+
+void StepDebug::BeforeForward(Pass& pass) {
+  if (replay_ == nullptr) return;
+  replayed_ = replay_->Upload(micro_batch_, stream_, pass.arena);
+  pass.replay = &replayed_;
+}
+
+void StepDebug::AfterForward(const HostBatch& host, const Pass& pass) {
+  if (dump_.has_value()) dump_->AddMicroBatch(host, pass);
+  if (replay_ != nullptr) status_.Update(replay_->CountFlips(pass, micro_batch_, &flips_));
+  ++micro_batch_;
+}
+
+absl::Status StepDebug::AfterBackward() {
+  FATHOM_RETURN_IF_ERROR(status_);
+  return dump_.has_value() ? dump_->AddGradients(parameters_, stream_) : absl::OkStatus();
+}
+
+absl::Status StepDebug::EndStep(const std::string& record) {
+  if (replay_ != nullptr) {
+    log_(absl::StrFormat(
+        "step %d replayed the selection of %s: of %d tokens the model itself would not have "
+        "selected %d, the worst by a margin of %.3g",
+        step_, job_.debug.selection_file, flips_.replayed, flips_.tokens, flips_.margin));
+  }
+  if (!dump_.has_value()) return absl::OkStatus();
+  FATHOM_RETURN_IF_ERROR(dump_->Finish(parameters_, stream_, record));
+  dump_.reset();
+  log_(absl::StrCat("step ", step_, " is dumped in ", dump_directory_));
+  return absl::OkStatus();
+}
+
+}  // namespace fathom
