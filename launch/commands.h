@@ -8,5 +8,7 @@ int InspectMain(int argc, char** argv);
 int PrepareMain(int argc, char** argv);
 int TrainMain(int argc, char** argv);
 int EvalMain(int argc, char** argv);
+int ConvertMain(int argc, char** argv);
+int CompareMain(int argc, char** argv);
 
 }  // namespace fathom

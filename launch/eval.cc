@@ -6,8 +6,10 @@
 #include "launch/arguments.h"
 #include "launch/commands.h"
 #include "launch/run_environment.h"
+#include "launch/token_losses.h"
 #include "nlohmann/json.hpp"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/open_weights.h"
 #include "runtime/data/prepared_data.h"
 #include "runtime/data/token_file.h"
 #include "runtime/evaluation.h"
@@ -18,6 +20,7 @@ namespace {
 
 constexpr char kHelp[] =
     R"(usage: fathom eval JOB --checkpoint DIR [--set FIELD=VALUE]... [--json] [--routing]
+                   [--token-losses FILE]
 
 Validation loss of a checkpoint, in nats per token, under top-k routing (as in training) and under
 causal routing (as in generation), on the job's validation tokens.
@@ -25,8 +28,13 @@ causal routing (as in generation), on the job's validation tokens.
   --set FIELD=VALUE  overrides a field of the job, e.g. --set data.validation=my.tokens
   --json             one JSON object
   --routing          also the share of tokens that each layer saw
+  --token-losses FILE
+                     writes the loss of every token under causal routing as JSON lines: sequence,
+                     position, label, loss
 
 example: fathom eval launch/jobs/quickstart.txtpb --checkpoint runs/quickstart
+         fathom eval launch/jobs/toy_xmod.txtpb --checkpoint runs/toy_xmod \
+             --token-losses losses.jsonl
 )";
 
 struct Losses {
@@ -34,17 +42,25 @@ struct Losses {
   EvaluationResult causal;
 };
 
-// A checkpoint's directory, from itself or from the run's.
-absl::StatusOr<std::string> FindCheckpoint(const std::string& directory) {
-  FATHOM_ASSIGN_OR_RETURN(const std::optional<std::string> latest,
-                          ReadLatest(PosixFileSystem(), directory));
-  return latest.value_or(directory);
+// The loss under causal routing; writes each token's to `path`, unless that is empty.
+absl::StatusOr<EvaluationResult> EvaluateCausal(LanguageModel& model, const Sampler& sampler,
+                                                EvaluationOptions options,
+                                                const std::string& path) {
+  options.routing = Routing::kCausal;
+  if (path.empty()) return Evaluate(model, sampler, options);
+  FATHOM_ASSIGN_OR_RETURN(const auto writer, TokenLossWriter::Create(PosixFileSystem(), path));
+  options.on_losses = [&](int64_t first, const HostBatch& host, const std::vector<double>& losses) {
+    return writer->Write(first, host, losses);
+  };
+  FATHOM_ASSIGN_OR_RETURN(const EvaluationResult result, Evaluate(model, sampler, options));
+  FATHOM_RETURN_IF_ERROR(writer->Close());
+  return result;
 }
 
 absl::StatusOr<Losses> EvaluateJob(const Job& job, const std::string& directory,
-                                   LanguageModel& model) {
+                                   const std::string& token_losses, LanguageModel& model) {
   FileSystem& files = PosixFileSystem();
-  FATHOM_ASSIGN_OR_RETURN(const std::string found, FindCheckpoint(directory));
+  FATHOM_ASSIGN_OR_RETURN(const std::string found, FindCheckpoint(files, directory));
   FATHOM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(files, found));
   FATHOM_RETURN_IF_ERROR(LoadWeights(*checkpoint.weights, model.parameters(), model.stream()));
 
@@ -65,8 +81,7 @@ absl::StatusOr<Losses> EvaluateJob(const Job& job, const std::string& directory,
       .batch = job.train.micro_batch};
   Losses losses;
   FATHOM_ASSIGN_OR_RETURN(losses.topk, Evaluate(model, sampler, options));
-  options.routing = Routing::kCausal;
-  FATHOM_ASSIGN_OR_RETURN(losses.causal, Evaluate(model, sampler, options));
+  FATHOM_ASSIGN_OR_RETURN(losses.causal, EvaluateCausal(model, sampler, options, token_losses));
   return losses;
 }
 
@@ -114,8 +129,9 @@ absl::Status Eval(const Arguments& arguments) {
       const std::unique_ptr<LanguageModel> model,
       LanguageModel::Create(job.model, ComputeDType(job.train.precision), job.train.sequence_length,
                             *device, /*with_gradients=*/false));
-  FATHOM_ASSIGN_OR_RETURN(const Losses losses,
-                          EvaluateJob(job, arguments.Value("checkpoint"), *model));
+  FATHOM_ASSIGN_OR_RETURN(
+      const Losses losses,
+      EvaluateJob(job, arguments.Value("checkpoint"), arguments.Value("token-losses"), *model));
   if (arguments.Has("json")) {
     PrintJson(job, losses, arguments.Has("routing"));
   } else {
@@ -128,7 +144,7 @@ absl::Status Eval(const Arguments& arguments) {
 
 int EvalMain(int argc, char** argv) {
   const absl::StatusOr<Arguments> arguments =
-      Arguments::Parse(argc, argv, {"set", "checkpoint"}, {"json", "routing"});
+      Arguments::Parse(argc, argv, {"set", "checkpoint", "token-losses"}, {"json", "routing"});
   if (!arguments.ok()) return Fail("eval", arguments.status());
   if (arguments->help()) {
     std::fputs(kHelp, stdout);

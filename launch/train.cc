@@ -18,14 +18,19 @@ constexpr char kHelp[] =
 
 Trains a job from its first step to its last, or goes on from its newest checkpoint. Text that the
 job names is made into tokens on first use. Writes to train.output: metrics.jsonl (one line each
-step) and checkpoints (step_NNNNNNNN, LATEST).
+step), the same numbers for TensorBoard, and checkpoints (step_NNNNNNNN, LATEST).
   --set FIELD=VALUE  overrides a field of the job, e.g. --set train.steps=100
   --resume           continues the run in train.output; without a checkpoint there, starts it
+
+Fields that look inside: debug.dump_step=N writes step N out whole (docs/debugging.md), and
+debug.selection_file replays the selection of such a dump; train.init_from starts from the weights
+of a file or checkpoint.
 
 Ctrl-C or SIGTERM finishes the step and saves; a second one ends the program at once.
 
 example: fathom train launch/jobs/quickstart.txtpb
          fathom train launch/jobs/toy_xmod.txtpb --set train.output=runs/first --resume
+         fathom train launch/jobs/toy_xmod.txtpb --set debug.dump_step=2
 )";
 
 // The first signal that asked for a stop, or 0.
