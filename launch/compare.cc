@@ -16,9 +16,9 @@ namespace {
 constexpr char kHelp[] =
     R"(usage: fathom compare A B [--rtol X]
 
-Compares two checkpoints (or runs, for their newest checkpoint), two dumps of debug.dump_step, or two
-safetensors files, tensor by tensor and by position, and prints what differs, worst first (twenty
-tensors beyond the tolerance, and the worst of each file within it): the place, both values,
+Compares two checkpoints (or runs, for their newest checkpoint), two dumps of debug.dump_step, or
+two safetensors files, tensor by tensor and by position, and prints what differs, worst first
+(twenty tensors beyond the tolerance, and the worst of each file within it): the place, both values,
 max|A - B| / max|B| and the ratio of the L2 norms. Times are left out.
   --rtol X  a tensor or number may differ by so much of B's largest element; default 0: every bit
             must be equal. Integers must always be equal, and NaN always differs.

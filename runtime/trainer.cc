@@ -68,9 +68,9 @@ absl::Status Trainer::Start(bool resume) {
     FATHOM_RETURN_IF_ERROR(
         InitializeParameters(model_->parameters(), job_.train.seed, model_->stream()));
   }
-  FATHOM_ASSIGN_OR_RETURN(
-      debug_, StepDebug::Create(job_, environment_.files, environment_.log, step_ + 1,
-                                model_->parameters(), *optimizer_, model_->stream()));
+  FATHOM_ASSIGN_OR_RETURN(debug_,
+                          StepDebug::Create(job_, environment_.files, environment_.log, step_ + 1,
+                                            model_->parameters(), *optimizer_, model_->stream()));
   const std::string metrics = JoinPath(job_.train.output, "metrics.jsonl");
   FATHOM_ASSIGN_OR_RETURN(
       metrics_, step_ == 0 ? MetricsWriter::Create(environment_.files, metrics)
