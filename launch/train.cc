@@ -1,13 +1,13 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <csignal>
 #include <cstdio>
 
 #include "core/status.h"
 #include "launch/arguments.h"
 #include "launch/commands.h"
 #include "launch/run_environment.h"
+#include "launch/stop_signals.h"
 #include "runtime/trainer.h"
 
 namespace fathom {
@@ -33,22 +33,7 @@ example: fathom train launch/jobs/quickstart.txtpb
          fathom train launch/jobs/toy_xmod.txtpb --set debug.dump_step=2
 )";
 
-// The first signal that asked for a stop, or 0.
-std::atomic<int> stop_signal{0};
-
-void HandleSignal(int signal) {
-  int none = 0;
-  if (!stop_signal.compare_exchange_strong(none, signal)) _exit(128 + signal);
-}
-
-void CatchStopSignals() {
-  struct sigaction action = {};
-  action.sa_handler = HandleSignal;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-}
-
-absl::Status Train(const Arguments& arguments) {
+absl::Status Train(const Arguments& arguments, const std::atomic<int>& stop_signal) {
   if (arguments.words().size() != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("one job file is needed, ", arguments.words().size(),
@@ -63,7 +48,6 @@ absl::Status Train(const Arguments& arguments) {
                         .log = [&](const std::string& line) { progress.Print(line); },
                         .progress = progress,
                         .stop_signal = stop_signal});
-  CatchStopSignals();
   FATHOM_RETURN_IF_ERROR(trainer.Start(arguments.Has("resume")));
   FATHOM_RETURN_IF_ERROR(trainer.Run());
   progress.Finish();
@@ -85,7 +69,8 @@ int TrainMain(int argc, char** argv) {
     std::fputs(kHelp, stdout);
     return kDone;
   }
-  const absl::Status status = Train(*arguments);
+  const std::atomic<int>& stop_signal = WatchStopSignals();
+  const absl::Status status = Train(*arguments, stop_signal);
   if (!status.ok()) return Fail("train", status);
   return stop_signal.load() == 0 ? kDone : 128 + stop_signal.load();
 }

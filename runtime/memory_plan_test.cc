@@ -1,0 +1,102 @@
+#include "runtime/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "core/accounting.h"
+#include "core/cpu_device.h"
+#include "runtime/language_model.h"
+#include "runtime/optimizer/optimizer.h"
+
+namespace fathom {
+namespace {
+
+Job MakeJob(const std::string& plan, const std::vector<std::string>& more = {}) {
+  const std::string text = R"(
+    model { d: 48 heads: 6 kv_heads: 2 head_dim: 12 ffn: 80 vocabulary: 300 plan )" +
+                           plan + R"( }
+    data { text: "unused" }
+    train { steps: 1 sequence_length: 50 micro_batch: 3 global_batch: 6 })";
+  const absl::StatusOr<Job> job = ParseJob(text, "test", more);
+  FATHOM_CHECK(job.ok()) << job.status().message();
+  return *job;
+}
+
+std::vector<Job> Jobs() {
+  const std::string mixed =
+      "[{repeat: 1 dense {}}, {repeat: 3 sparse { sparsity: 7 }}, {repeat: 1 dense {}}]";
+  return {MakeJob("[{repeat: 3 dense {}}]"), MakeJob(mixed),
+          MakeJob(mixed, {"model.gate=MOD", "train.precision=FP64"}),
+          MakeJob("[{repeat: 4 sparse { sparsity: 3 }}]", {"model.gate=NONE"})};
+}
+
+// Two independent counts: the formulas of core/accounting.h, and what the model's own code
+// launches.
+TEST(MemoryPlan, ExecutedFlopsAreTheExactConvention) {
+  for (const Job& job : Jobs()) {
+    const absl::StatusOr<MemoryPlan> plan = PlanMemory(job);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const double tokens = job.train.micro_batch * job.train.sequence_length;
+    const double expected =
+        tokens * CountFlopsPerToken(job.model, job.train.sequence_length).exact_training;
+    double executed = plan->micro_batch.matrix_flops;
+    // Without a gate the router learns from the auxiliary loss alone, but it is computed.
+    EXPECT_NEAR(executed, expected, 1e-9 * expected) << ShortForm(job.model.plan.segments);
+  }
+}
+
+TEST(MemoryPlan, ParametersAreThoseOfTheAccounting) {
+  for (const Job& job : Jobs()) {
+    ParameterTable table;
+    const Stage stage(job.model, table);
+    std::map<std::string, std::vector<int64_t>> counted;
+    for (const CountedParameter& parameter : EnumerateParameters(job.model)) {
+      counted[parameter.name] = parameter.dims;
+    }
+    EXPECT_EQ(table.all().size(), counted.size());
+    for (const Parameter& parameter : table.all()) {
+      std::vector<int64_t> dims;
+      for (int i = 0; i < parameter.spec.shape.rank(); ++i) {
+        dims.push_back(parameter.spec.shape[i]);
+      }
+      ASSERT_TRUE(counted.count(parameter.spec.name)) << parameter.spec.name;
+      EXPECT_EQ(dims, counted[parameter.spec.name]) << parameter.spec.name;
+    }
+    EXPECT_EQ(table.elements(), CountParameters(job.model).total);
+  }
+}
+
+// A step on the CPU takes from its arena exactly what the dry run foretold.
+TEST(MemoryPlan, TheCpuUsesWhatWasPlanned) {
+  for (const Job& job : Jobs()) {
+    const absl::StatusOr<MemoryPlan> plan = PlanMemory(job);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    CpuDevice device(2);
+    auto model = LanguageModel::Create(job.model, ComputeDType(job.train.precision),
+                                       job.train.sequence_length, device, true);
+    ASSERT_TRUE(model.ok());
+    auto optimizer =
+        Optimizer::Create(job.optimizer, (*model)->parameters(), device, (*model)->stream());
+    ASSERT_TRUE(optimizer.ok());
+    ASSERT_TRUE(InitializeParameters((*model)->parameters(), 1, (*model)->stream()).ok());
+    EXPECT_EQ((*model)->parameters().weight_bytes(), plan->weights);
+    EXPECT_EQ((*model)->parameters().gradient_bytes(), plan->gradients);
+    EXPECT_EQ((*optimizer)->bytes(), plan->optimizer);
+
+    Arena& arena = (*model)->arena();
+    const HostBatch host =
+        HostBatch::WholeSequences(job.train.micro_batch, job.train.sequence_length);
+    const MicroBatch batch = Upload(host, (*model)->stream(), arena);
+    Pass pass = (*model)->stage().NewPass((*model)->stream(), arena, batch);
+    pass.training = true;
+    pass.auxiliary_weight = 1e-3;
+    const Tensor losses = arena.New(StatisticsDType((*model)->dtype()), {batch.rows()});
+    (*model)->stage().Forward(pass, batch);
+    (*model)->stage().Loss(pass, batch, 1, losses);
+    (*model)->stage().Backward(pass, batch);
+    EXPECT_LE(arena.peak_bytes(), plan->activations);
+    EXPECT_GE(arena.peak_bytes(), plan->activations * 9 / 10);
+  }
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,290 @@
+#include "runtime/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "core/cpu_device.h"
+#include "core/random.h"
+#include "kernels/optimizer.h"
+#include "nlohmann/json.hpp"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/testing/failing_files.h"
+
+namespace fathom {
+namespace {
+
+constexpr char kJob[] = R"(
+  model {
+    d: 32 heads: 4 kv_heads: 2 head_dim: 8 ffn: 48 vocabulary: 257
+    routing_coefficient: 0.01
+    plan { repeat: 1 dense {} }
+    plan { repeat: 2 sparse { sparsity: 4 } }
+    plan { repeat: 1 dense {} }
+  }
+  train {
+    steps: 10 sequence_length: 32 micro_batch: 2 global_batch: 4
+    validate_every: 5 validation_sequences: 4
+  }
+)";
+
+// English-like text, so that there is something to learn.
+std::string Text(size_t bytes) {
+  const std::vector<std::string> words = {"the ", "deep ", "layer ", "sees ", "few ", "tokens. "};
+  std::string text;
+  for (uint32_t i = 0; text.size() < bytes; ++i) {
+    text += words[Philox4x32({i, 0, 0, 0}, {1, 2})[0] % words.size()];
+  }
+  return text;
+}
+
+struct Hooks {
+  int64_t stop_after = 0;  // as a signal would, in this step
+  std::function<void(int64_t step, const ParameterTable&)> before_update;
+};
+
+class TrainerTest : public ::testing::Test {
+ protected:
+  TrainerTest() : directory_(NewTestDirectory()) {
+    WriteTestFile(JoinPath(directory_, "text.txt"), Text(20000));
+  }
+
+  // A run's own overrides come last.
+  Job MakeJob(const std::string& output, std::vector<std::string> overrides = {}) {
+    std::vector<std::string> all = {
+        "data.text=" + JoinPath(directory_, "text.txt"),
+        "data.directory=" + JoinPath(directory_, "data"),
+        "data.validation_fraction=0.1",
+        "train.output=" + JoinPath(directory_, output),
+    };
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    absl::StatusOr<Job> job = ParseJob(kJob, "test", all);
+    FATHOM_CHECK(job.ok()) << job.status().message();
+    return *job;
+  }
+
+  absl::Status RunJob(const Job& job, bool resume, const Hooks& hooks = {},
+                      FileSystem& files = PosixFileSystem()) {
+    CpuDevice device(2);
+    Progress progress(std::tmpfile(), /*terminal=*/false);
+    std::atomic<int> stop{0};
+    log_.clear();
+    Trainer trainer(job, {.device = device,
+                          .files = files,
+                          .log = [&](const std::string& line) { log_ += line + "\n"; },
+                          .progress = progress,
+                          .stop_signal = stop,
+                          .before_update =
+                              [&](int64_t step, const ParameterTable& parameters) {
+                                if (step == hooks.stop_after) stop = 15;
+                                if (hooks.before_update) hooks.before_update(step, parameters);
+                              }});
+    FATHOM_RETURN_IF_ERROR(trainer.Start(resume));
+    return trainer.Run();
+  }
+
+  std::string Read(const std::string& path) {
+    absl::StatusOr<std::string> text = ReadFile(PosixFileSystem(), JoinPath(directory_, path));
+    FATHOM_CHECK(text.ok()) << text.status().message();
+    return *text;
+  }
+
+  // metrics.jsonl without what differs between two runs of the same numbers.
+  std::vector<nlohmann::json> Metrics(const std::string& output) {
+    std::vector<nlohmann::json> records;
+    std::istringstream lines(Read(output + "/metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      nlohmann::json record = nlohmann::json::parse(line);
+      record.erase("tokens_per_second");
+      record.erase("seconds");
+      records.push_back(record);
+    }
+    return records;
+  }
+
+  void ExpectSameRun(const std::string& a, const std::string& b) {
+    for (const char* file : {"weights", "optimizer"}) {
+      const std::string name = absl::StrCat("/step_00000010/", file, ".safetensors");
+      EXPECT_TRUE(Read(a + name) == Read(b + name)) << a << ", " << b << ": " << name;
+    }
+    EXPECT_EQ(Metrics(a), Metrics(b));
+  }
+
+  std::string directory_;
+  std::string log_;
+};
+
+TEST_F(TrainerTest, LearnsAndRecordsEveryStep) {
+  ASSERT_EQ(RunJob(MakeJob("run"), false), absl::OkStatus());
+  const std::vector<nlohmann::json> records = Metrics("run");
+  ASSERT_EQ(records.size(), 13);  // validation at 0, 5 and 10
+  EXPECT_EQ(records[0]["kind"], "validation");
+  EXPECT_EQ(records[0]["step"], 0);
+  EXPECT_NEAR(records[0]["loss_causal"], std::log(257), 0.1);
+  EXPECT_EQ(records[12]["step"], 10);
+  EXPECT_LT(records[12]["loss_causal"], records[0]["loss_causal"].get<double>() - 0.5);
+  for (int64_t step = 1; step <= 10; ++step) {
+    const nlohmann::json& record = records[step <= 5 ? step : step + 1];
+    EXPECT_EQ(record["step"], step);
+    EXPECT_EQ(record["consumed_sequences"], 4 * step);
+    EXPECT_GT(record["gradient_norm"], 0);
+    EXPECT_GT(record["auxiliary_loss"], 0);
+  }
+  EXPECT_EQ(Read("run/LATEST"), "step_00000010\n");
+}
+
+TEST_F(TrainerTest, TheSameJobTwiceGivesTheSameBits) {
+  ASSERT_EQ(RunJob(MakeJob("a"), false), absl::OkStatus());
+  ASSERT_EQ(RunJob(MakeJob("b"), false), absl::OkStatus());
+  ExpectSameRun("a", "b");
+}
+
+TEST_F(TrainerTest, StoppedAndResumedIsTheSameRunBitForBit) {
+  const std::map<std::string, std::vector<std::string>> variants = {
+      {"xmod", {}},
+      {"dense", {"model.plan=[{repeat: 3 dense {}}]"}},
+      {"adamw", {"optimizer.kind=ADAMW"}},
+      {"fp64", {"train.precision=FP64"}},
+  };
+  for (const auto& [name, overrides] : variants) {
+    SCOPED_TRACE(name);
+    const std::string whole = name + "_whole", parts = name + "_parts";
+    ASSERT_EQ(RunJob(MakeJob(whole, overrides), false), absl::OkStatus());
+    const Job job = MakeJob(parts, overrides);
+    ASSERT_EQ(RunJob(job, false, {.stop_after = 5, .before_update = {}}), absl::OkStatus());
+    EXPECT_EQ(Read(parts + "/LATEST"), "step_00000005\n");
+    ASSERT_EQ(RunJob(job, true), absl::OkStatus());
+    ExpectSameRun(whole, parts);
+  }
+}
+
+// The batch that gradients are accumulated over may be cut in any way.
+TEST_F(TrainerTest, MicroBatchesGiveTheSameGradients) {
+  std::vector<std::vector<nlohmann::json>> runs;
+  for (int64_t micro_batch : {1, 2, 4}) {
+    const std::string output = absl::StrCat("micro_", micro_batch);
+    ASSERT_EQ(RunJob(MakeJob(output, {absl::StrCat("train.micro_batch=", micro_batch),
+                                      "train.precision=FP64", "train.steps=3"}),
+                     false),
+              absl::OkStatus());
+    runs.push_back(Metrics(output));
+  }
+  for (size_t run : {1, 2}) {
+    for (size_t i = 0; i < runs[0].size(); ++i) {
+      for (const char* field : {"loss", "auxiliary_loss", "gradient_norm", "loss_causal"}) {
+        if (!runs[0][i].contains(field)) continue;
+        const double expected = runs[0][i][field];
+        EXPECT_NEAR(runs[run][i][field], expected, 1e-12 * expected) << field;
+      }
+    }
+  }
+}
+
+TEST_F(TrainerTest, AnInfiniteGradientSkipsTheStepOnly) {
+  std::map<int64_t, std::vector<double>> before;  // weights before each update
+  const auto spoil = [&](int64_t step, const ParameterTable& parameters) {
+    const Tensor& all = parameters.gradients();
+    for (const Parameter& parameter : parameters.all()) {
+      const float* weight = parameter.weight.data<float>();
+      before[step].insert(before[step].end(), weight, weight + parameter.weight.elements());
+    }
+    if (step == 3) all.data<float>()[7] = std::numeric_limits<float>::infinity();
+  };
+  ASSERT_EQ(
+      RunJob(MakeJob("run", {"train.steps=5"}), false, {.stop_after = 0, .before_update = spoil}),
+      absl::OkStatus());
+  EXPECT_NE(before[2], before[3]);
+  EXPECT_EQ(before[3], before[4]);
+  EXPECT_NE(before[4], before[5]);
+  EXPECT_NE(log_.find("step 3 was skipped"), std::string::npos) << log_;
+  // The update's number, by which AdamW corrects its moments, counts four steps.
+  const absl::StatusOr<Checkpoint> checkpoint =
+      OpenCheckpoint(PosixFileSystem(), JoinPath(directory_, "run/step_00000005"));
+  ASSERT_EQ(checkpoint.status(), absl::OkStatus());
+  double step[kStepScalars];
+  ASSERT_EQ(checkpoint->optimizer->Read("step", DType::kFloat64, {kStepScalars}, step),
+            absl::OkStatus());
+  EXPECT_EQ(step[kAdamStep], 4);
+}
+
+TEST_F(TrainerTest, ThreeSkippedStepsInARowEndTheRun) {
+  const auto spoil = [](int64_t step, const ParameterTable& parameters) {
+    if (step >= 4) parameters.gradients().data<float>()[7] = NAN;
+  };
+  const absl::Status status = RunJob(MakeJob("run", {"checkpoint.every=2"}), false,
+                                     {.stop_after = 0, .before_update = spoil});
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(status.message().find("3 steps in a row"), std::string::npos) << status;
+  EXPECT_EQ(Metrics("run").back()["step"], 6);
+  // Nothing of it is lost: the last checkpoint holds the weights as step 3 left them.
+  EXPECT_EQ(Read("run/LATEST"), "step_00000004\n");
+}
+
+TEST_F(TrainerTest, RefusesAnOutputThatHoldsARun) {
+  ASSERT_EQ(RunJob(MakeJob("run", {"train.steps=1"}), false), absl::OkStatus());
+  const std::string metrics = Read("run/metrics.jsonl");
+  const absl::Status status = RunJob(MakeJob("run", {"train.steps=1"}), false);
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_NE(status.message().find("--resume"), std::string::npos) << status;
+  EXPECT_EQ(Read("run/metrics.jsonl"), metrics);
+}
+
+TEST_F(TrainerTest, ResumeWithoutACheckpointStartsAndSaysSo) {
+  ASSERT_EQ(RunJob(MakeJob("run", {"train.steps=1"}), true), absl::OkStatus());
+  EXPECT_NE(log_.find("no checkpoint to resume from"), std::string::npos) << log_;
+  EXPECT_EQ(Metrics("run").size(), 3);
+}
+
+TEST_F(TrainerTest, RecordsBeyondTheResumedStepAreDropped) {
+  const Job job = MakeJob("run", {"checkpoint.every=4"});
+  ASSERT_EQ(RunJob(job, false, {.stop_after = 0, .before_update = {}}), absl::OkStatus());
+  const std::vector<nlohmann::json> whole = Metrics("run");
+  // As if the run had been killed in step 10: the newest checkpoint is that of step 8.
+  ASSERT_EQ(PosixFileSystem().RemoveAll(JoinPath(directory_, "run/step_00000010")),
+            absl::OkStatus());
+  ASSERT_EQ(
+      WriteFileAtomically(PosixFileSystem(), JoinPath(directory_, "run/LATEST"), "step_00000008\n"),
+      absl::OkStatus());
+  ASSERT_EQ(RunJob(job, true), absl::OkStatus());
+  EXPECT_EQ(Metrics("run"), whole);
+}
+
+TEST_F(TrainerTest, WeightsThatAreNotNumbersAreRefused) {
+  ASSERT_EQ(RunJob(MakeJob("run", {"train.steps=1"}), false), absl::OkStatus());
+  const absl::StatusOr<Checkpoint> checkpoint =
+      OpenCheckpoint(PosixFileSystem(), JoinPath(directory_, "run/step_00000001"));
+  ASSERT_EQ(checkpoint.status(), absl::OkStatus());
+  std::vector<NamedArray> arrays = checkpoint->weights->tensors();
+  std::vector<float> spoiled(arrays[0].shape.elements(), 0.5f);
+  spoiled[3] = NAN;
+  arrays[0].data = spoiled.data();
+  const std::string path = JoinPath(directory_, "spoiled.safetensors");
+  ASSERT_EQ(WriteSafetensorsFile(PosixFileSystem(), path, arrays, {}), absl::OkStatus());
+  const absl::Status status = RunJob(MakeJob("other", {"train.init_from=" + path}), false);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find(arrays[0].name), std::string::npos) << status;
+}
+
+// Whatever write fails, the run ends with an error or goes through, and what was saved stays whole.
+TEST_F(TrainerTest, FailingFilesEndTheRunAndSpoilNothing) {
+  ASSERT_EQ(RunJob(MakeJob("first", {"train.steps=1"}), false), absl::OkStatus());
+  FailingFiles counting(-1);
+  ASSERT_EQ(
+      RunJob(MakeJob("counted", {"train.steps=2", "checkpoint.every=1"}), false, {}, counting),
+      absl::OkStatus());
+  for (int64_t fail_at = 0; fail_at < counting.operations(); fail_at += 11) {
+    const std::string output = absl::StrCat("failing_", fail_at);
+    FailingFiles files(fail_at);
+    const Job job = MakeJob(output, {"train.steps=2", "checkpoint.every=1"});
+    const absl::Status status = RunJob(job, false, {}, files);
+    EXPECT_FALSE(status.ok()) << fail_at;
+    EXPECT_FALSE(status.message().empty());
+    ASSERT_EQ(RunJob(job, true), absl::OkStatus()) << fail_at;
+    EXPECT_EQ(Metrics(output).back()["step"], 2);
+  }
+}
+
+}  // namespace
+}  // namespace fathom

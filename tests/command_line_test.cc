@@ -1,0 +1,261 @@
+// The program as a user meets it: commands, exit statuses, one-sentence errors, and runs of the toy
+// jobs. It runs in the repository's folder, as the job files expect.
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "core/check.h"
+#include "core/file.h"
+#include "nlohmann/json.hpp"
+#include "runtime/data/token_file.h"
+
+namespace fathom {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Result {
+  int status;
+  std::string output;  // standard output and standard error
+};
+
+Result Fathom(const std::string& arguments) {
+  const std::string command = "launch/fathom " + arguments + " 2>&1";
+  std::FILE* pipe = popen(command.c_str(), "r");
+  FATHOM_CHECK(pipe != nullptr);
+  Result result{};
+  std::array<char, 4096> buffer;
+  for (size_t n; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
+    result.output.append(buffer.data(), n);
+  }
+  const int status = pclose(pipe);
+  result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return result;
+}
+
+class CommandLine : public ::testing::Test {
+ protected:
+  CommandLine() {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    directory_ = ::testing::TempDir() + "/command_line_" + test->name();
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directories(directory_);
+  }
+
+  std::string Path(const std::string& name) const { return directory_ + "/" + name; }
+
+  // A toy in this test's folder.
+  std::string Toy(const std::string& name, const std::string& more = "") const {
+    return "launch/jobs/" + name + ".txtpb --set data.directory=" + Path("data") +
+           " --set train.output=" + Path("run") + " " + more;
+  }
+
+  // Refused in one line that has all of `parts`, and without a trace of a run.
+  void ExpectRefusal(const std::string& arguments, const std::vector<std::string>& parts,
+                     int status = 2) {
+    const Result result = Fathom(arguments);
+    EXPECT_EQ(result.status, status) << arguments << "\n" << result.output;
+    EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
+    for (const std::string& part : parts) {
+      EXPECT_NE(result.output.find(part), std::string::npos)
+          << "no \"" << part << "\" in: " << result.output;
+    }
+    EXPECT_FALSE(std::filesystem::exists(Path("run/metrics.jsonl"))) << arguments;
+  }
+
+  std::vector<Json> Metrics() const {
+    std::vector<Json> records;
+    std::ifstream file(Path("run/metrics.jsonl"));
+    for (std::string line; std::getline(file, line);) records.push_back(Json::parse(line));
+    return records;
+  }
+
+  void WriteTokens(const std::string& name, const std::vector<int32_t>& tokens,
+                   int64_t vocabulary) {
+    auto writer = TokenFileWriter::Create(PosixFileSystem(), Path(name),
+                                          {.tokenizer = "bytes", .vocabulary = vocabulary});
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    ASSERT_TRUE((*writer)->Append(tokens.data(), static_cast<int64_t>(tokens.size())).ok());
+    ASSERT_TRUE((*writer)->EndDocument().ok());
+    ASSERT_TRUE((*writer)->Finish().ok());
+  }
+
+  std::string directory_;
+};
+
+TEST_F(CommandLine, HelpHasAnExample) {
+  EXPECT_EQ(Fathom("--help").status, 0);
+  EXPECT_NE(Fathom("--help").output.find("launch/jobs/quickstart.txtpb"), std::string::npos);
+  for (const char* command : {"inspect", "prepare", "train", "eval"}) {
+    const Result help = Fathom(std::string(command) + " --help");
+    EXPECT_EQ(help.status, 0);
+    EXPECT_NE(help.output.find("example"), std::string::npos) << command;
+  }
+}
+
+TEST_F(CommandLine, RefusesWhatItDoesNotKnow) {
+  ExpectRefusal("fly", {"fly", "--help"});
+  ExpectRefusal("plan", {"not built yet"});
+  ExpectRefusal("train", {"one job file is needed"});
+  ExpectRefusal("train --fast x", {"--fast", "--resume"});
+  ExpectRefusal("train launch/jobs/none.txtpb", {"launch/jobs/none.txtpb"});
+  ExpectRefusal("inspect " + Toy("toy_xmod", "--set model.depth=3"), {"depth", "model", "plan"});
+  ExpectRefusal("inspect " + Toy("toy_xmod", "--set model.gate=SOFT"), {"SOFT", "XMOD"});
+  ExpectRefusal("eval launch/jobs/toy_xmod.txtpb", {"--checkpoint"});
+}
+
+TEST_F(CommandLine, RefusesContradictoryJobs) {
+  ExpectRefusal("train " + Toy("toy_xmod", "--set train.sequence_length=3"),
+                {"model.plan", "sparsity is 4", "train.sequence_length 3"});
+  ExpectRefusal("train " + Toy("toy_xmod", "--set model.kv_heads=3"), {"model.heads", "16", "3"});
+  ExpectRefusal("train " + Toy("toy_xmod", "--set train.micro_batch=3"),
+                {"train.global_batch", "8", "3"});
+  ExpectRefusal("train " + Toy("toy_xmod", "--set optimizer.learning_rate=nan"),
+                {"optimizer.learning_rate"});
+  ExpectRefusal("train " + Toy("toy_xmod", "--set parallel.tensor=2"), {"parallel.tensor"});
+  ExpectRefusal("train " + Toy("toy_xmod", "--set model.vocabulary=256"),
+                {"model.vocabulary", "256", "257"});
+}
+
+TEST_F(CommandLine, RefusesUnknownFieldsOfAFile) {
+  std::ofstream(Path("job.txtpb")) << "model { d: 8\n  colour: 3 }\n";
+  ExpectRefusal("train " + Path("job.txtpb"), {"colour", "2"});
+}
+
+TEST_F(CommandLine, RefusesBadData) {
+  ExpectRefusal("train " + Toy("toy_xmod", "--set data.train=" + Path("none")), {Path("none")});
+  std::ofstream(Path("empty.tokens")) << "";
+  ExpectRefusal("train " + Toy("toy_xmod", "--set data.train=" + Path("empty.tokens")),
+                {Path("empty.tokens")}, 1);
+  std::ofstream(Path("empty.txt")) << "";
+  ExpectRefusal("train " + Toy("toy_xmod", "--set data.text=" + Path("empty.txt")),
+                {Path("empty.txt")});
+  WriteTokens("short.tokens", std::vector<int32_t>(50, 1), 257);
+  ExpectRefusal("train " + Toy("toy_xmod", "--set data.train=" + Path("short.tokens")),
+                {Path("short.tokens"), "128"});
+}
+
+TEST_F(CommandLine, RefusesATokenOutsideTheVocabulary) {
+  std::vector<int32_t> tokens(1000, 7);
+  tokens[700] = 300;
+  WriteTokens("large.tokens", tokens, 1000);
+  const Result result =
+      Fathom("train " + Toy("toy_xmod", "--set data.train=" + Path("large.tokens") +
+                                            " --set train.validate_every=0"));
+  EXPECT_NE(result.status, 0);
+  EXPECT_NE(result.output.find("large.tokens"), std::string::npos) << result.output;
+}
+
+TEST_F(CommandLine, RefusesAnOutputThatCannotBeWritten) {
+  std::ofstream(Path("file")) << "kept";
+  const Result result =
+      Fathom("train " + Toy("toy_xmod", "--set train.output=" + Path("file") + "/run"));
+  EXPECT_NE(result.status, 0);
+  EXPECT_NE(result.output.find(Path("file")), std::string::npos) << result.output;
+  std::string kept;
+  std::ifstream(Path("file")) >> kept;
+  EXPECT_EQ(kept, "kept");
+}
+
+TEST_F(CommandLine, TrainsResumesAndEvaluates) {
+  const Result first = Fathom("train " + Toy("toy_xmod", "--set train.steps=4"));
+  ASSERT_EQ(first.status, 0) << first.output;
+  const std::vector<Json> records = Metrics();
+  EXPECT_EQ(records.front()["kind"], "validation");
+  EXPECT_EQ(records.back()["step"], 4);
+
+  // Again without --resume: refused, and nothing overwritten.
+  const Result again = Fathom("train " + Toy("toy_xmod", "--set train.steps=4"));
+  EXPECT_EQ(again.status, 2);
+  EXPECT_NE(again.output.find("--resume"), std::string::npos);
+  EXPECT_EQ(Metrics(), records);
+
+  const Result more = Fathom("train " + Toy("toy_xmod", "--set train.steps=6 --resume"));
+  ASSERT_EQ(more.status, 0) << more.output;
+  EXPECT_EQ(Metrics().back()["step"], 6);
+
+  const Result eval =
+      Fathom("eval " + Toy("toy_xmod", "--json --routing --checkpoint " + Path("run")));
+  ASSERT_EQ(eval.status, 0) << eval.output;
+  const Json json = Json::parse(eval.output);
+  EXPECT_EQ(json["loss_topk"], Metrics().back()["loss_topk"]);
+  EXPECT_EQ(json["loss_causal"], Metrics().back()["loss_causal"]);
+  EXPECT_EQ(json["layer_share_causal"].size(), 8);
+  EXPECT_EQ(json["layer_share_topk"][2], 0.25);
+}
+
+TEST_F(CommandLine, StopsCleanlyOnASignal) {
+  const std::string train = "launch/fathom train " + Toy("toy_xmod", "--set train.steps=100000");
+  const std::string script = train + " >" + Path("log") + " 2>&1 & pid=$!; until [ -s " +
+                             Path("run/metrics.jsonl") + " ] && [ $(wc -l <" +
+                             Path("run/metrics.jsonl") +
+                             ") -gt 3 ]; do sleep 0.05; done; kill -TERM $pid; wait $pid";
+  const int status = std::system(script.c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 128 + 15);
+  std::string latest;
+  std::ifstream(Path("run/LATEST")) >> latest;
+  char expected[32];
+  std::snprintf(expected, sizeof(expected), "step_%08d", Metrics().back()["step"].get<int>());
+  EXPECT_EQ(latest, expected);
+}
+
+// Hundreds of layers, in toy width: the loss falls and every gradient is finite.
+TEST_F(CommandLine, TheDeepPlansTrain) {
+  for (const char* toy : {"toy_298", "toy_412"}) {
+    std::filesystem::remove_all(Path("run"));
+    const Result result = Fathom("train " + Toy(toy));
+    ASSERT_EQ(result.status, 0) << result.output;
+    std::vector<double> losses;
+    for (const Json& record : Metrics()) {
+      if (record["kind"] != "train") continue;
+      ASSERT_TRUE(record["loss"].is_number() && record["gradient_norm"].is_number());
+      losses.push_back(record["loss"]);
+    }
+    ASSERT_EQ(losses.size(), 20);
+    EXPECT_NEAR(losses[0], std::log(257), 0.1);
+    EXPECT_LT(losses[19], losses[0] - 1.5) << toy;
+  }
+}
+
+TEST_F(CommandLine, InspectShowsThePlan) {
+  const Result text = Fathom("inspect launch/jobs/936m_xmod_a3k16.txtpb");
+  ASSERT_EQ(text.status, 0) << text.output;
+  for (const char* part : {"4*D + 6*(48*S16 + D)", "298", "8.24", "4.5057", "memory per rank"}) {
+    EXPECT_NE(text.output.find(part), std::string::npos) << part << " in " << text.output;
+  }
+  const Json json = Json::parse(Fathom("inspect launch/jobs/toy_xmod.txtpb --json").output);
+  EXPECT_EQ(json["plan"], "2*D + 2*(2*S4 + D)");
+  EXPECT_EQ(json["layers"], 8);
+  EXPECT_EQ(json["model"]["kv_heads"], 8);
+  EXPECT_EQ(json["model"]["gate"], "XMOD");
+  // float32: four bytes a parameter, and a little alignment.
+  const double parameters = json["parameters"]["total"];
+  EXPECT_NEAR(json["memory_per_rank"]["weights"], 4 * parameters, 0.02 * 4 * parameters);
+  EXPECT_GT(json["memory_per_rank"]["activations"], 0);
+}
+
+TEST_F(CommandLine, PreparesTokens) {
+  std::ofstream(Path("text.txt")) << "two words";
+  const Result result =
+      Fathom("prepare --tokenizer bytes --output " + Path("out") + " " + Path("text.txt"));
+  ASSERT_EQ(result.status, 0) << result.output;
+  const auto file = TokenFile::Open(PosixFileSystem(), Path("out"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ((*file)->tokens(), 10);
+  std::vector<int32_t> tokens(10);
+  (*file)->Read(0, 10, tokens.data());
+  EXPECT_EQ(tokens[0], 't');
+  EXPECT_EQ(tokens[9], 256);
+}
+
+}  // namespace
+}  // namespace fathom
