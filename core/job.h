@@ -106,6 +106,10 @@ struct CheckpointConfig {
   bool async = false;
 };
 
+struct MetricsConfig {
+  bool tensorboard = true;  // event files beside metrics.jsonl
+};
+
 struct DebugConfig {
   int64_t dump_step = 0;  // 0: none
   std::string dump_dir;
@@ -127,6 +131,7 @@ struct Job {
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   CheckpointConfig checkpoint;
+  MetricsConfig metrics;
   DebugConfig debug;
   DeviceConfig device;
 };

@@ -254,6 +254,7 @@ absl::StatusOr<Job> ToJob(proto::Job* message) {
   FATHOM_ASSIGN_OR_RETURN(job.optimizer, ToOptimizer(message->optimizer()));
   FATHOM_ASSIGN_OR_RETURN(job.schedule, ToSchedule(message->schedule()));
   FATHOM_ASSIGN_OR_RETURN(job.checkpoint, ToCheckpoint(message->checkpoint()));
+  job.metrics.tensorboard = message->metrics().tensorboard();
   FATHOM_ASSIGN_OR_RETURN(job.debug, ToDebug(message->debug(), job.train.steps));
   JobChecks checks;
   checks.Between("device.threads", message->device().threads(), int64_t{0}, kMaximumThreads);

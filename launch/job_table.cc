@@ -186,11 +186,11 @@ data {
 }
 
 train {
-  steps: 500
+  steps: 400
   sequence_length: 256
   micro_batch: 16
   global_batch: 16
-  validate_every: 50
+  validate_every: 80
   validation_sequences: 64
 }
 )";

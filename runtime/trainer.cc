@@ -75,8 +75,10 @@ absl::Status Trainer::Start(bool resume) {
   FATHOM_ASSIGN_OR_RETURN(
       metrics_, step_ == 0 ? MetricsWriter::Create(environment_.files, metrics)
                            : MetricsWriter::OpenForResume(environment_.files, metrics, step_));
-  FATHOM_ASSIGN_OR_RETURN(
-      events_, EventWriter::Create(environment_.files, job_.train.output, step_, WallTime()));
+  if (job_.metrics.tensorboard) {
+    FATHOM_ASSIGN_OR_RETURN(
+        events_, EventWriter::Create(environment_.files, job_.train.output, step_, WallTime()));
+  }
 
   flops_per_token_ = CountFlopsPerToken(job_.model, job_.train.sequence_length).exact_training;
   FATHOM_ASSIGN_OR_RETURN(peak_flops_, MeasureMatMulRate(device, dtype));
@@ -240,7 +242,7 @@ absl::Status Trainer::Record(const StepOutcome& outcome, double learning_rate, d
                            .tokens_per_second = tokens_per_second,
                            .seconds = SecondsSinceStart()};
   FATHOM_RETURN_IF_ERROR(metrics_->Write(record));
-  FATHOM_RETURN_IF_ERROR(events_->Write(record, WallTime()));
+  if (events_ != nullptr) FATHOM_RETURN_IF_ERROR(events_->Write(record, WallTime()));
   FATHOM_RETURN_IF_ERROR(debug_->EndStep(FormatRecord(record)));
   const int64_t steps_left = job_.train.steps - step_;
   const double seconds_per_step = SecondsSinceStart() / static_cast<double>(step_ - first_step_);
@@ -307,7 +309,7 @@ absl::Status Trainer::Validate(int64_t step) {
                                 .loss_causal = causal.loss,
                                 .seconds = SecondsSinceStart()};
   FATHOM_RETURN_IF_ERROR(metrics_->Write(record));
-  FATHOM_RETURN_IF_ERROR(events_->Write(record, WallTime()));
+  if (events_ != nullptr) FATHOM_RETURN_IF_ERROR(events_->Write(record, WallTime()));
   validation_loss_ = causal.loss;
   environment_.progress.Print(
       absl::StrFormat("step %d  validation loss %.4f causal (%.1f%% of tokens routed), %.4f top-k",

@@ -96,7 +96,7 @@ class Trainer {
   std::unique_ptr<LanguageModel> model_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<MetricsWriter> metrics_;
-  std::unique_ptr<EventWriter> events_;  // the same numbers, for TensorBoard
+  std::unique_ptr<EventWriter> events_;  // the same numbers, for TensorBoard; may be absent
   std::unique_ptr<StepDebug> debug_;
   LossWatch loss_watch_;  // starts afresh at a resume
 

@@ -1,6 +1,7 @@
 #include "runtime/data/text_input.h"
 
 #include <zlib.h>
+#include <zstd.h>
 
 #include <cstdio>
 #include <utility>
@@ -116,6 +117,57 @@ class GzipInput final : public TextInput {
   bool padded_ = false;
 };
 
+// Decompresses the zstd frames of another input.
+class ZstdInput final : public TextInput {
+ public:
+  ZstdInput(std::unique_ptr<TextInput> stored, std::string_view first, std::string name)
+      : stored_(std::move(stored)),
+        name_(std::move(name)),
+        buffer_(kPiece),
+        stream_(ZSTD_createDCtx()),
+        input_{first.data(), first.size(), 0} {
+    FATHOM_CHECK(stream_ != nullptr);
+    // Windows of up to 2 GiB, which `zstd --ultra --long=31` writes; the memory is only taken when
+    // a frame asks for it.
+    FATHOM_CHECK(!ZSTD_isError(ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, 31)));
+  }
+  ~ZstdInput() override { ZSTD_freeDCtx(stream_); }
+
+  absl::StatusOr<std::string_view> Next() override {
+    ZSTD_outBuffer output = {buffer_.data(), buffer_.size(), 0};
+    while (output.pos < output.size) {
+      if (input_.pos == input_.size && !output_left_) {
+        FATHOM_ASSIGN_OR_RETURN(const std::string_view piece, stored_->Next());
+        if (piece.empty()) break;
+        input_ = {piece.data(), piece.size(), 0};
+      }
+      const size_t wanted = ZSTD_decompressStream(stream_, &output, &input_);
+      if (ZSTD_isError(wanted)) {
+        return absl::DataLossError(
+            absl::StrCat(name_, " is corrupt zstd data: ", ZSTD_getErrorName(wanted)));
+      }
+      in_frame_ = wanted != 0;
+      output_left_ = in_frame_ && output.pos == output.size;
+    }
+    if (output.pos == 0 && in_frame_) {
+      return absl::DataLossError(absl::StrCat(name_, " is truncated zstd data"));
+    }
+    return std::string_view(buffer_.data(), output.pos);
+  }
+  int64_t stored_bytes() const override {
+    return stored_->stored_bytes() - (input_.size - input_.pos);
+  }
+
+ private:
+  std::unique_ptr<TextInput> stored_;
+  std::string name_;
+  std::vector<char> buffer_;
+  ZSTD_DCtx* stream_;
+  ZSTD_inBuffer input_;
+  bool in_frame_ = true;
+  bool output_left_ = false;  // the stream may hold more than fitted the buffer
+};
+
 // Gives a piece back that has been read to look at it.
 class PlainInput final : public TextInput {
  public:
@@ -149,11 +201,7 @@ absl::StatusOr<std::unique_ptr<TextInput>> TextInput::Open(FileSystem& files,
     return std::make_unique<GzipInput>(std::move(stored), first, name);
   }
   if (first.substr(0, 4) == "\x28\xb5\x2f\xfd") {
-    return absl::UnimplementedError(
-        absl::StrCat(name,
-                     " is compressed with zstd, which is not supported; plain text and gzip "
-                     "are: try `zstd -dc ",
-                     name, " | fathom prepare ... -`"));
+    return std::make_unique<ZstdInput>(std::move(stored), first, name);
   }
   return std::make_unique<PlainInput>(std::move(stored), first);
 }

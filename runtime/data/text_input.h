@@ -9,8 +9,9 @@
 
 namespace fathom {
 
-// The bytes of one text, in pieces: a plain or gzip file (told by its first bytes, 1f 8b; of one or
-// many members), or standard input, which may be either as well.
+// The bytes of one text, in pieces: a file, plain or compressed by gzip or zstd (told by its first
+// bytes, 1f 8b and 28 b5 2f fd; of one or many members or frames), or standard input, which may be
+// any of these as well.
 class TextInput {
  public:
   virtual ~TextInput() = default;
@@ -19,7 +20,7 @@ class TextInput {
                                                          const std::string& path);
 
   // The next piece, empty at the end; valid until the next call. DataLoss, naming the file, for
-  // gzip data that is corrupt or truncated.
+  // compressed data that is corrupt or truncated.
   virtual absl::StatusOr<std::string_view> Next() = 0;
   // Bytes read so far as they are stored, that is, before decompression.
   virtual int64_t stored_bytes() const = 0;

@@ -25,8 +25,10 @@ _LIBRARIES = {
     "mpi": ("mpi.h", "mpi", ["-lmpi", "-pthread"], "libopenmpi-dev openmpi-bin"),
     "nlohmann_json": ("nlohmann/json.hpp", None, [], "nlohmann-json3-dev"),
     "protobuf": ("google/protobuf/message.h", "protobuf", ["-lprotobuf", "-pthread"], "libprotobuf-dev"),
+    "simdjson": ("simdjson.h", "simdjson", ["-lsimdjson"], "libsimdjson-dev"),
     "xxhash": ("xxhash.h", "xxhash", ["-lxxhash"], "libxxhash-dev"),
     "zlib": ("zlib.h", "z", ["-lz"], "zlib1g-dev"),
+    "zstd": ("zstd.h", "zstd", ["-lzstd"], "libzstd-dev"),
 }
 
 # Folders below a library folder whose headers no compiler searches by itself: name: folders.
