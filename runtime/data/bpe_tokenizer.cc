@@ -217,6 +217,11 @@ void BpeTokenizer::EncodeLongPiece(std::string_view piece, std::vector<int32_t>*
   merger_.Merge(piece, tokens);
 }
 
+int64_t BpeTokenizer::LastCut(std::string_view text) const {
+  // Where the second part starts with a space, it gets no prefix space of its own.
+  return LastSafeCut(vocabulary_.pattern, text, vocabulary_.add_prefix_space);
+}
+
 absl::StatusOr<std::string> BpeTokenizer::Decode(const std::vector<int32_t>& tokens) const {
   std::string text;
   for (const int32_t token : tokens) {

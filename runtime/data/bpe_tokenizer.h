@@ -32,6 +32,7 @@ class BpeTokenizer final : public Tokenizer {
   int64_t vocabulary() const override { return vocabulary_.tokens.size(); }
   int32_t end_of_document() const override { return vocabulary_.end_of_document; }
   void Encode(std::string_view text, std::vector<int32_t>* tokens) const override;
+  int64_t LastCut(std::string_view text) const override;
   absl::StatusOr<std::string> Decode(const std::vector<int32_t>& tokens) const override;
 
  private:

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 #include <zlib.h>
+#include <zstd.h>
 
 #include <cstring>
 
+#include "runtime/data/bpe_files.h"
+#include "runtime/data/open_tokens.h"
 #include "runtime/data/token_file.h"
 #include "runtime/testing/failing_files.h"
 
@@ -23,6 +26,18 @@ std::string Gzip(const std::string& text) {
   EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
   data.resize(stream.total_out);
   deflateEnd(&stream);
+  return data;
+}
+
+// One zstd frame with a checksum.
+std::string Zstd(const std::string& text) {
+  ZSTD_CCtx* context = ZSTD_createCCtx();
+  ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);
+  std::string data(ZSTD_compressBound(text.size()), '\0');
+  const size_t size = ZSTD_compress2(context, data.data(), data.size(), text.data(), text.size());
+  EXPECT_FALSE(ZSTD_isError(size));
+  ZSTD_freeCCtx(context);
+  data.resize(size);
   return data;
 }
 
@@ -140,9 +155,183 @@ TEST_F(PrepareTest, ErrorsKeepTheOlderFile) {
   EXPECT_FALSE(Prepare({directory_}).ok());
 }
 
-TEST_F(PrepareTest, ZstdIsRefused) {
-  WriteTestFile(Path("x.zst"), "\x28\xb5\x2f\xfd and more");
-  EXPECT_TRUE(absl::IsUnimplemented(Prepare({Path("x.zst")}).status()));
+TEST_F(PrepareTest, ZstdOfManyFrames) {
+  const std::string first = LongText(3 << 20), second = LongText(1000);
+  const std::string skippable("\x50\x2a\x4d\x18\x03\0\0\0abc", 11);
+  const std::string data = Zstd(first) + skippable + Zstd("") + Zstd(second);
+  for (const std::string& front : {std::string(), skippable}) {
+    WriteTestFile(Path("x"), front + data);
+    const auto stats = Prepare({Path("x")});
+    ASSERT_TRUE(stats.ok()) << stats.status();
+    EXPECT_EQ(Documents(), std::vector<std::string>{first + second});
+    EXPECT_EQ(stats->stored_bytes, stats->stored_total);
+  }
+}
+
+TEST_F(PrepareTest, DamagedZstdNamesTheFile) {
+  const std::string data = Zstd(LongText(300));
+  for (size_t size = 4; size < data.size(); ++size) {
+    WriteTestFile(Path("x"), data.substr(0, size));
+    const absl::Status status = Prepare({Path("x")}).status();
+    ASSERT_TRUE(absl::IsDataLoss(status)) << size;
+    EXPECT_NE(status.ToString().find(Path("x") + " is truncated"), std::string::npos) << status;
+  }
+  for (size_t byte = 4; byte < data.size(); ++byte) {
+    std::string damaged = data;
+    damaged[byte] ^= 0x55;
+    WriteTestFile(Path("x"), damaged);
+    EXPECT_TRUE(absl::IsDataLoss(Prepare({Path("x")}).status())) << byte;
+  }
+  EXPECT_EQ(PosixFileSystem().List(directory_)->size(), 1);
+}
+
+TEST_F(PrepareTest, JsonLines) {
+  const std::string lines =
+      "{\"text\":\"one\",\"id\":1}\n \r\n{\"id\":2,\"text\":\"\"}\r\n"
+      "{\"text\":\"a\\nb\\u00e9\\ud83d\\ude00\"}\n\n{\"text\":[104,105]}\n"
+      "{\"text\":[]}\n{\"text\":[33,256]}";  // the last line is not ended
+  WriteTestFile(Path("a.jsonl"), lines);
+  WriteTestFile(Path("b.json.gz"), Gzip(lines));
+  WriteTestFile(Path("c.ndjson.zst"), Zstd(lines));
+  WriteTestFile(Path("plain"), lines);
+  const std::vector<std::string> expected = {"one", "", "a\nb\u00e9\U0001f600", "hi", "", "!"};
+  for (const char* name : {"a.jsonl", "b.json.gz", "c.ndjson.zst"}) {
+    const auto stats = Prepare({Path(name)});
+    ASSERT_TRUE(stats.ok()) << stats.status();
+    EXPECT_EQ(Documents(), expected) << name;
+    EXPECT_EQ(stats->documents, 6);
+  }
+  ASSERT_TRUE(Prepare({Path("plain")}).ok());
+  EXPECT_EQ(Documents(), std::vector<std::string>{lines});
+  PrepareOptions options;
+  options.json_lines = true;
+  ASSERT_TRUE(Prepare({Path("plain")}, options).ok());
+  EXPECT_EQ(Documents(), expected);
+}
+
+TEST_F(PrepareTest, BadJsonLinesAreNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{\"text\":\"no end", "not valid JSON"},
+      {"{\"text\":\"a\"} {}", "not valid JSON"},
+      {"{\"text\":\"\xff\"}", "not valid JSON"},
+      {"[1,2]", "not a JSON object"},
+      {"{\"other\":\"a\"}", "has no field \"text\""},
+      {"{\"text\":7}", "neither a string nor an array"},
+      {"{\"text\":[1,\"a\"]}", "entry 1 of the array \"text\" is no whole number"},
+      {"{\"text\":[1.5]}", "entry 0 of"},
+      {"{\"text\":[1,257]}", "token id 257 is outside"},
+      {"{\"text\":[-1]}", "token id -1 is outside"}};
+  for (const int threads : {1, 3}) {
+    for (const auto& [line, message] : cases) {
+      WriteTestFile(Path("x.jsonl"), std::string("{\"text\":\"a\"}\n\n") + line + "\n{}\n");
+      PrepareOptions options;
+      options.threads = threads;
+      const absl::Status status = Prepare({Path("x.jsonl")}, options).status();
+      EXPECT_FALSE(status.ok()) << line;
+      EXPECT_NE(status.ToString().find(Path("x.jsonl") + ", line 3: "), std::string::npos)
+          << status;
+      EXPECT_NE(status.ToString().find(message), std::string::npos) << status;
+    }
+  }
+  WriteTestFile(Path("x.jsonl"), "\n");
+  EXPECT_TRUE(absl::IsInvalidArgument(Prepare({Path("x.jsonl")}).status()));
+  EXPECT_EQ(PosixFileSystem().List(directory_)->size(), 1);
+}
+
+TEST_F(PrepareTest, LineNumbersGoOnAcrossParts) {
+  std::string lines;
+  int64_t count = 0;
+  for (; lines.size() < (5 << 19); ++count) {
+    lines += "{\"text\":\"" + std::string(count % 1000, 'x') + "\"}\n";
+  }
+  WriteTestFile(Path("x.jsonl"), lines + "nonsense\n");
+  const absl::Status status = Prepare({Path("x.jsonl")}).status();
+  EXPECT_NE(status.ToString().find("line " + std::to_string(count + 1) + ":"), std::string::npos)
+      << status;
+}
+
+// Random words, spaces and line ends, some of them long.
+std::string Prose(int64_t bytes, uint32_t seed) {
+  std::string text;
+  const auto random = [&seed] { return (seed = seed * 1664525u + 1013904223u) >> 16; };
+  while (text.size() < bytes) {
+    text.append(1 + random() % 9, 'a' + random() % 26);
+    text += random() % 10 == 0 ? "\n\n" : random() % 9 == 0 ? ".  " : " ";
+  }
+  text.append(bytes / 10, 'z');
+  return text + std::string(bytes / 10, ' ') + "end";
+}
+
+class PrepareBpeTest : public PrepareTest {
+ protected:
+  void SetUp() override {
+    WriteTestFile(Path("train"), Prose(20000, 1));
+    auto vocabulary = TrainVocabulary(PosixFileSystem(), {Path("train")}, 400, {});
+    ASSERT_TRUE(vocabulary.ok()) << vocabulary.status();
+    ASSERT_TRUE(PosixFileSystem().CreateDirectories(Path("bpe")).ok());
+    ASSERT_TRUE(WriteGpt2Files(PosixFileSystem(), Path("bpe"), *vocabulary).ok());
+    auto tokenizer = MakeTokenizer(Path("bpe"));
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    tokenizer_ = *std::move(tokenizer);
+  }
+  std::vector<int32_t> Tokens(const std::string& path) {
+    auto file = OpenTokens(PosixFileSystem(), path);
+    EXPECT_TRUE(file.ok()) << file.status();
+    std::vector<int32_t> tokens((*file)->tokens());
+    (*file)->Read(0, tokens.size(), tokens.data());
+    return tokens;
+  }
+  std::unique_ptr<Tokenizer> tokenizer_;
+};
+
+TEST_F(PrepareBpeTest, CutsDoNotChangeTokens) {
+  const std::string text = Prose(5 << 20, 2);
+  WriteTestFile(Path("text"), text);
+  std::vector<int32_t> expected;
+  tokenizer_->Encode(text, &expected);
+  expected.push_back(tokenizer_->end_of_document());
+  ASSERT_TRUE(
+      PrepareTokens(PosixFileSystem(), {Path("text")}, *tokenizer_, Path("out.tokens"), {}).ok());
+  EXPECT_TRUE(Tokens(Path("out")) == expected);
+}
+
+TEST_F(PrepareBpeTest, OutputDoesNotDependOnThreads) {
+  std::string lines;
+  for (int i = 0; lines.size() < (3 << 20); ++i) {
+    std::string text = Prose(i % 3000, i);
+    for (char& c : text) c = c == '\n' ? '.' : c;
+    lines += "{\"text\":\"" + text + "\"}\n";
+  }
+  WriteTestFile(Path("a.jsonl"), lines);
+  WriteTestFile(Path("b"), Prose(2 << 20, 3));
+  WriteTestFile(Path("c"), "");
+  for (const TokenFormat format : {TokenFormat::kFathom, TokenFormat::kMegatron}) {
+    std::vector<std::string> outputs;
+    for (const int threads : {1, 2, 5}) {
+      PrepareOptions options;
+      options.threads = threads;
+      options.format = format;
+      const auto stats =
+          PrepareTokens(PosixFileSystem(), {Path("a.jsonl"), Path("b"), Path("c"), Path("a.jsonl")},
+                        *tokenizer_, Path("out"), options);
+      ASSERT_TRUE(stats.ok()) << stats.status();
+      std::string bytes;
+      for (const char* extension : {"", ".bin", ".idx"}) {
+        const std::string path = Path("out") + extension;
+        if (PosixFileSystem().Exists(path)) bytes += *ReadFile(PosixFileSystem(), path);
+      }
+      outputs.push_back(bytes);
+      ASSERT_TRUE(PosixFileSystem().RemoveAll(Path("out")).ok());
+    }
+    EXPECT_TRUE(outputs[1] == outputs[0]);
+    EXPECT_TRUE(outputs[2] == outputs[0]);
+  }
+}
+
+TEST_F(PrepareBpeTest, TrainingTakesTextOnly) {
+  WriteTestFile(Path("x.jsonl"), "{\"text\":[1]}\n");
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      TrainVocabulary(PosixFileSystem(), {Path("x.jsonl")}, 300, {}).status()));
 }
 
 }  // namespace

@@ -115,7 +115,36 @@ const char* EndOfLlama3Piece(const char* begin, const char* end, int digits, boo
   return EndOfLines(begin, end, whole_tail);
 }
 
+// The class of the character that ends at `end`, which must lie behind `begin`.
+CharClass ClassBefore(const char* begin, const char* end) {
+  for (int size = 4; size > 1; --size) {
+    if (size <= end - begin && CharAt(end - size, end).size == size) {
+      return CharAt(end - size, end).char_class;
+    }
+  }
+  return CharAt(end - 1, end).char_class;
+}
+
+// Whether a piece always ends before the white space of ASCII at `at`. In every pattern a space
+// comes first in its piece or follows another one, and what ends before it looks no further. The
+// exception are line ends, which the newer patterns take in after punctuation.
+bool IsSafeCut(SplitPattern pattern, const char* begin, const char* at) {
+  const CharClass before = ClassBefore(begin, at);
+  if (before == CharClass::kSpace) return false;
+  return before != CharClass::kOther || *at == ' ' || pattern == SplitPattern::kGpt2;
+}
+
 }  // namespace
+
+int64_t LastSafeCut(SplitPattern pattern, std::string_view text, bool at_spaces) {
+  const char* const begin = text.data();
+  for (int64_t at = static_cast<int64_t>(text.size()) - 1; at > 0; --at) {
+    const char c = text[at];
+    if (c != ' ' && (at_spaces || c < '\t' || c > '\r')) continue;
+    if (IsSafeCut(pattern, begin, begin + at)) return at;
+  }
+  return 0;
+}
 
 const char* EndOfPiece(SplitPattern pattern, const char* begin, const char* end) {
   switch (pattern) {

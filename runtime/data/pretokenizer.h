@@ -27,6 +27,11 @@ enum class SplitPattern : uint8_t {
 // Takes time in proportion to the piece, but for one character or run of spaces that it looks past.
 const char* EndOfPiece(SplitPattern pattern, const char* begin, const char* end);
 
+// The largest offset in `text` at which it may be cut, whatever follows it: the pieces of the two
+// parts, one after the other, are those of the whole. The second part then starts with a white
+// space of ASCII, with `at_spaces` always with U+0020. 0: there is no such place.
+int64_t LastSafeCut(SplitPattern pattern, std::string_view text, bool at_spaces);
+
 // The pattern that a regular expression means; nothing for one that is not known.
 std::optional<SplitPattern> SplitPatternOfRegex(std::string_view regex);
 

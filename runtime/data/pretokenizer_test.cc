@@ -80,6 +80,50 @@ TEST(EndOfPieceTest, InvalidBytesAreNeitherLettersNorDigitsNorSpaces) {
             (Pieces{"a", "\xff\xc3", " \xe4\xb8", " 1", "\x80!", "b"}));
 }
 
+TEST(LastSafeCutTest, CutsNowhereThatPiecesCross) {
+  std::mt19937 random(23);
+  const std::vector<std::string> alphabet = {
+      " ",  "  ", "\n", "\r",   "\t",       "'",      "s",      "ll",     "a",      "B",     "1",
+      "23", ".",  "-",  "\xff", "\xe4\xb8", "\u4e2d", "\u3002", "\u3000", "\u00a0", "\u017f"};
+  const auto text = [&](int size) {
+    std::string result;
+    for (int i = 0; i < size; ++i) result += alphabet[random() % alphabet.size()];
+    return result;
+  };
+  int64_t cuts = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const auto pattern = static_cast<SplitPattern>(i % 4);
+    const std::string known = text(random() % 12), rest = text(random() % 6);
+    const bool at_spaces = random() % 2 == 0;
+    const int64_t cut = LastSafeCut(pattern, known, at_spaces);
+    if (cut == 0) continue;
+    ++cuts;
+    ASSERT_LT(cut, static_cast<int64_t>(known.size()));
+    if (at_spaces) {
+      ASSERT_EQ(known[cut], ' ');
+    }
+    Pieces parts = Split(pattern, known.substr(0, cut));
+    for (const std::string& piece : Split(pattern, known.substr(cut) + rest)) {
+      parts.push_back(piece);
+    }
+    ASSERT_EQ(parts, Split(pattern, known + rest)) << known << "|" << rest;
+  }
+  EXPECT_GT(cuts, 5000);
+}
+
+TEST(LastSafeCutTest, FindsTheLastOne) {
+  for (const SplitPattern pattern : {SplitPattern::kGpt2, SplitPattern::kLlama3}) {
+    EXPECT_EQ(LastSafeCut(pattern, "one two  three", false), 7);
+    EXPECT_EQ(LastSafeCut(pattern, "one\ntwo", false), 3);
+    EXPECT_EQ(LastSafeCut(pattern, "one\ntwo", true), 0);
+    EXPECT_EQ(LastSafeCut(pattern, "\u4e2d\u6587 x", false), 6);
+    EXPECT_EQ(LastSafeCut(pattern, " one", false), 0);
+    EXPECT_EQ(LastSafeCut(pattern, "", false), 0);
+  }
+  EXPECT_EQ(LastSafeCut(SplitPattern::kGpt2, "one.\ntwo", false), 4);
+  EXPECT_EQ(LastSafeCut(SplitPattern::kLlama3, "one.\ntwo", false), 0);
+}
+
 TEST(SplitPatternOfRegexTest, KnowsTheUsualOnes) {
   EXPECT_EQ(SplitPatternOfRegex("'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|"
                                 "\\s+(?!\\S)|\\s+"),

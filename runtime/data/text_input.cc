@@ -200,7 +200,9 @@ absl::StatusOr<std::unique_ptr<TextInput>> TextInput::Open(FileSystem& files,
   if (first.substr(0, 2) == "\x1f\x8b") {
     return std::make_unique<GzipInput>(std::move(stored), first, name);
   }
-  if (first.substr(0, 4) == "\x28\xb5\x2f\xfd") {
+  // A frame, or a skippable one, which parallel compressors put first.
+  if (first.substr(0, 4) == "\x28\xb5\x2f\xfd" ||
+      (first.size() > 4 && (first[0] & 0xf0) == 0x50 && first.substr(1, 3) == "\x2a\x4d\x18")) {
     return std::make_unique<ZstdInput>(std::move(stored), first, name);
   }
   return std::make_unique<PlainInput>(std::move(stored), first);

@@ -116,12 +116,7 @@ int64_t TokenFile::DocumentEnd(int64_t document) const {
 
 void TokenFile::Read(int64_t begin, int64_t count, int32_t* out) const {
   FATHOM_CHECK(begin >= 0 && count >= 0 && count <= tokens_ - begin);
-  const char* from = token_data_ + begin * width_;
-  if (width_ == 4) {
-    std::memcpy(out, from, 4 * count);
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) out[i] = token_format::Load<uint16_t>(from + 2 * i);
+  token_format::LoadTokens(token_data_ + begin * width_, width_, count, out);
 }
 
 absl::Status TokenFile::Verify() const {

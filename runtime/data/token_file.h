@@ -8,17 +8,11 @@
 #include "core/file.h"
 #include "runtime/checksum.h"
 #include "runtime/data/token_source.h"
+#include "runtime/data/token_writer.h"
 
 namespace fathom {
 
 // Fathom's own token file, one file "PREFIX.tokens"; docs/formats.md has the grammar.
-
-// What a token file says of the tokenizer that made it.
-struct TokenFileInfo {
-  std::string tokenizer;  // its name
-  uint64_t tokenizer_hash = 0;
-  int64_t vocabulary = 0;
-};
 
 // A token file, mapped into memory. Thread-safe.
 class TokenFile final : public TokenSource {
@@ -35,6 +29,7 @@ class TokenFile final : public TokenSource {
   int64_t documents() const override { return documents_; }
   int64_t DocumentEnd(int64_t document) const override;
   int64_t vocabulary() const override { return info_.vocabulary; }
+  uint64_t tokenizer_hash() const override { return info_.tokenizer_hash; }
   void Read(int64_t begin, int64_t count, int32_t* out) const override;
 
   const TokenFileInfo& info() const { return info_; }
@@ -65,28 +60,22 @@ class TokenFile final : public TokenSource {
 // The file that `path` names: itself, or with ".tokens". NotFound when there is neither.
 absl::StatusOr<std::string> ResolveTokenPath(FileSystem& files, const std::string& path);
 
-// Writes a token file under a temporary name and renames it at the end, so that an interrupted run
-// leaves nothing under the final name. Memory: a fixed buffer, and 8 bytes per document.
-class TokenFileWriter {
+// Memory: a fixed buffer, and 8 bytes per document.
+class TokenFileWriter final : public TokenWriter {
  public:
   // `path` is the final name. The vocabulary must be positive and fit 32 bits.
   static absl::StatusOr<std::unique_ptr<TokenFileWriter>> Create(FileSystem& files,
                                                                  const std::string& path,
                                                                  const TokenFileInfo& info);
-  ~TokenFileWriter();  // removes the temporary file unless Finish succeeded
+  ~TokenFileWriter() override;  // removes the temporary file unless Finish succeeded
 
-  // More tokens of the current document. OutOfRange for one outside the vocabulary.
-  absl::Status Append(const int32_t* tokens, int64_t count);
-  // Ends the current document, which must hold a token (its end-of-document token at least).
-  absl::Status EndDocument();
-  // Completes the file, makes it durable and gives it its name. The last document must be ended,
-  // and there must be one.
-  absl::Status Finish();
+  absl::Status Append(const int32_t* tokens, int64_t count) override;
+  absl::Status EndDocument() override;
+  absl::Status Finish() override;
 
-  int64_t tokens() const { return tokens_; }
-  int64_t documents() const;
-  // XXH3 of the stored tokens; valid after Finish.
-  uint64_t tokens_checksum() const { return tokens_checksum_; }
+  int64_t tokens() const override { return tokens_; }
+  int64_t documents() const override;
+  uint64_t tokens_checksum() const override { return tokens_checksum_; }
 
  private:
   TokenFileWriter(FileSystem& files, std::string path, const TokenFileInfo& info);

@@ -18,9 +18,7 @@ TokenFileWriter::TokenFileWriter(FileSystem& files, std::string path, const Toke
       path_(std::move(path)),
       temporary_(TemporaryPath(path_)),
       info_(info),
-      width_(info.vocabulary <= 65536 ? 2 : 4) {
-  buffer_.reserve(kBufferSize + 4);
-}
+      width_(info.vocabulary <= 65536 ? 2 : 4) {}
 
 TokenFileWriter::~TokenFileWriter() {
   if (file_ == nullptr) return;
@@ -50,21 +48,15 @@ absl::StatusOr<std::unique_ptr<TokenFileWriter>> TokenFileWriter::Create(
 int64_t TokenFileWriter::documents() const { return document_ends_.size(); }
 
 absl::Status TokenFileWriter::Append(const int32_t* tokens, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    if (tokens[i] < 0 || tokens[i] >= info_.vocabulary) {
-      return absl::OutOfRangeError(absl::StrCat(
-          "token ", tokens[i], " at offset ", tokens_, " is outside of the vocabulary of ",
-          info_.vocabulary, " that ", path_, " is written for"));
-    }
-    if (width_ == 2) {
-      token_format::Store<uint16_t>(tokens[i], &buffer_);
-    } else {
-      token_format::Store<uint32_t>(tokens[i], &buffer_);
-    }
-    ++tokens_;
-    if (buffer_.size() >= kBufferSize) FATHOM_RETURN_IF_ERROR(Flush());
+  const int64_t outside = token_format::FirstOutside(tokens, count, info_.vocabulary);
+  if (outside >= 0) {
+    return absl::OutOfRangeError(absl::StrCat(
+        "token ", tokens[outside], " at offset ", tokens_ + outside,
+        " is outside of the vocabulary of ", info_.vocabulary, " that ", path_, " is written for"));
   }
-  return absl::OkStatus();
+  token_format::StoreTokens(tokens, width_, count, &buffer_);
+  tokens_ += count;
+  return buffer_.size() >= kBufferSize ? Flush() : absl::OkStatus();
 }
 
 absl::Status TokenFileWriter::EndDocument() {

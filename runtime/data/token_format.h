@@ -37,6 +37,14 @@ void Store(T value, std::string* to) {
   to->append(reinterpret_cast<const char*>(&value), sizeof(T));
 }
 
+// Tokens of `width` bytes, 2 (unsigned) or 4, to and from 32-bit ones. `stored` need not be
+// aligned.
+void LoadTokens(const char* stored, int64_t width, int64_t count, int32_t* tokens);
+// Appends; the tokens must fit.
+void StoreTokens(const int32_t* tokens, int64_t width, int64_t count, std::string* to);
+// The first of the tokens outside 0 to vocabulary - 1; -1: there is none.
+int64_t FirstOutside(const int32_t* tokens, int64_t count, int64_t vocabulary);
+
 // XXH3 of head, table of document ends and the first three fields of the footer, one after another.
 uint64_t FrameChecksum(std::string_view head, std::string_view table, std::string_view footer);
 

@@ -17,10 +17,13 @@ class TokenSource {
   virtual int64_t tokens() const = 0;
   virtual int64_t documents() const = 0;
   // The offset behind the last token of document 0 <= `document` < documents(); that token is the
-  // document's end-of-document token.
+  // document's end-of-document token. Ends do not fall; other programs' files may have documents
+  // without tokens or without that token.
   virtual int64_t DocumentEnd(int64_t document) const = 0;
   // The number of different tokens that the file was written for; 0 where the format does not say.
   virtual int64_t vocabulary() const = 0;
+  // Tokenizer::hash of the tokenizer that made the file; 0 where the format does not say.
+  virtual uint64_t tokenizer_hash() const { return 0; }
   // Copies tokens begin to begin + count - 1, which must exist. They are what the file holds, also
   // where that is no token of the vocabulary.
   virtual void Read(int64_t begin, int64_t count, int32_t* out) const = 0;

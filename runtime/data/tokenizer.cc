@@ -21,6 +21,8 @@ class ByteTokenizer final : public Tokenizer {
     for (const char c : text) tokens->push_back(static_cast<unsigned char>(c));
   }
 
+  int64_t LastCut(std::string_view text) const override { return text.size(); }
+
   absl::StatusOr<std::string> Decode(const std::vector<int32_t>& tokens) const override {
     std::string text;
     for (const int32_t token : tokens) {

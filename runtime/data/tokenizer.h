@@ -24,6 +24,9 @@ class Tokenizer {
   // Appends the tokens of `text`. The text of a special token is ordinary text, so the
   // end-of-document token never comes out of it.
   virtual void Encode(std::string_view text, std::vector<int32_t>* tokens) const = 0;
+  // The largest offset in `text` at which it may be encoded in two parts, whatever follows it: the
+  // tokens of the parts, one after the other, are those of the whole. 0: there is no such place.
+  virtual int64_t LastCut(std::string_view text) const = 0;
   // The bytes of the tokens; special tokens have none. OutOfRange for what is no token.
   virtual absl::StatusOr<std::string> Decode(const std::vector<int32_t>& tokens) const = 0;
 };
