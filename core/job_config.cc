@@ -1,5 +1,6 @@
 #include "core/job_config.h"
 
+#include <cmath>
 #include <limits>
 
 #include "core/job_check.h"
@@ -112,10 +113,25 @@ absl::StatusOr<TrainConfig> ToTrain(const proto::Train& train) {
   return config;
 }
 
+void CheckBlend(const proto::Data& data, JobChecks* checks) {
+  constexpr int kMaximumSources = 65535;
+  checks->Require(data.blend_size() == 0 || data.train().empty(), "data.train", data.train(),
+                  "empty when data.blend names the token files");
+  checks->Require(data.blend_size() <= kMaximumSources, "data.blend", data.blend_size(),
+                  absl::StrCat("at most ", kMaximumSources, " token files"));
+  for (const proto::Data::Source& source : data.blend()) {
+    checks->Require(!source.path().empty(), "data.blend.path", "empty", "a token file");
+    checks->Require(source.weight() > 0 && std::isfinite(source.weight()), "data.blend.weight",
+                    source.weight(), "a finite number above 0");
+  }
+}
+
 absl::StatusOr<DataConfig> ToData(const proto::Job& message) {
   const proto::Data& data = message.data();
   JobChecks checks;
-  checks.Require(!data.train().empty() || data.text_size() > 0, "data.train", "empty",
+  CheckBlend(data, &checks);
+  checks.Require(!data.train().empty() || data.blend_size() > 0 || data.text_size() > 0,
+                 "data.train", "empty",
                  "a token file, or data.text must name a text to prepare one from");
   checks.Require(
       !data.validation().empty() || data.text_size() > 0 || message.train().validate_every() == 0,
@@ -139,6 +155,9 @@ absl::StatusOr<DataConfig> ToData(const proto::Job& message) {
   DataConfig config;
   config.train = data.train();
   config.validation = data.validation();
+  for (const proto::Data::Source& source : data.blend()) {
+    config.blend.push_back({source.path(), source.weight()});
+  }
   config.tokenizer = data.tokenizer();
   config.text.assign(data.text().begin(), data.text().end());
   config.validation_fraction = data.validation_fraction();
@@ -242,6 +261,7 @@ absl::Status CheckName(const std::string& name) {
 absl::StatusOr<Job> ToJob(proto::Job* message) {
   FATHOM_RETURN_IF_ERROR(CheckName(message->name()));
   FATHOM_RETURN_IF_ERROR(CheckPresence(message));
+  const bool tokenizer_is_set = message->data().has_tokenizer();
   FillDefaults(message);
   proto::Train* train = message->mutable_train();
   if (train->output().empty()) train->set_output("runs/" + message->name());
@@ -251,6 +271,7 @@ absl::StatusOr<Job> ToJob(proto::Job* message) {
   FATHOM_ASSIGN_OR_RETURN(job.train, ToTrain(message->train()));
   FATHOM_ASSIGN_OR_RETURN(job.model, ToModelConfig(message->model(), job.train.sequence_length));
   FATHOM_ASSIGN_OR_RETURN(job.data, ToData(*message));
+  job.data.tokenizer_is_set = tokenizer_is_set;
   FATHOM_ASSIGN_OR_RETURN(job.optimizer, ToOptimizer(message->optimizer()));
   FATHOM_ASSIGN_OR_RETURN(job.schedule, ToSchedule(message->schedule()));
   FATHOM_ASSIGN_OR_RETURN(job.checkpoint, ToCheckpoint(message->checkpoint()));

@@ -401,5 +401,29 @@ TEST(JobTest, PrecisionsHaveDTypes) {
   EXPECT_EQ(ComputeDType(Precision::kFloat64), DType::kFloat64);
 }
 
+TEST(JobTest, Blend) {
+  const std::string two = Replaced(
+      "data { text: \"t.txt\" }",
+      "data { blend { path: \"a\" weight: 0.7 } blend { path: \"b\" } tokenizer: \"bytes\" }");
+  const Job job = Parse({}, two);
+  ASSERT_EQ(job.data.blend.size(), 2u);
+  EXPECT_EQ(job.data.blend[0].path, "a");
+  EXPECT_EQ(job.data.blend[0].weight, 0.7);
+  EXPECT_EQ(job.data.blend[1].path, "b");
+  EXPECT_EQ(job.data.blend[1].weight, 1);
+  EXPECT_TRUE(job.data.tokenizer_is_set);
+  EXPECT_FALSE(Parse({}).data.tokenizer_is_set);
+  EXPECT_TRUE(Parse({}).data.blend.empty());
+  EXPECT_NE(Refusal({"data.train=c"}, two).find("data.train is c, but it must be empty"),
+            std::string::npos)
+      << Refusal({"data.train=c"}, two);
+  for (const char* source : {"weight: 1", "path: \"a\" weight: 0", "path: \"a\" weight: -1",
+                             "path: \"a\" weight: inf", "path: \"a\" weight: nan"}) {
+    const std::string text = Replaced("data { text: \"t.txt\" }",
+                                      absl::StrCat("data { blend { ", source, " } }"));
+    EXPECT_NE(Refusal({}, text).find("data.blend."), std::string::npos) << Refusal({}, text);
+  }
+}
+
 }  // namespace
 }  // namespace fathom

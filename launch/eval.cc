@@ -10,8 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/open_weights.h"
-#include "runtime/data/prepared_data.h"
-#include "runtime/data/token_file.h"
+#include "runtime/data/job_data.h"
 #include "runtime/evaluation.h"
 #include "runtime/run_state.h"
 
@@ -64,16 +63,13 @@ absl::StatusOr<Losses> EvaluateJob(const Job& job, const std::string& directory,
   FATHOM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(files, found));
   FATHOM_RETURN_IF_ERROR(LoadWeights(*checkpoint.weights, model.parameters(), model.stream()));
 
-  FATHOM_ASSIGN_OR_RETURN(const PreparedData data, EnsurePrepared(files, job.data, LogLine));
-  if (data.validation.empty()) {
+  FATHOM_ASSIGN_OR_RETURN(const JobData data, OpenValidationData(files, job, LogLine));
+  if (data.validation == nullptr) {
     return absl::InvalidArgumentError(
         "data.validation is not set: name a token file with --set data.validation=FILE");
   }
-  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<TokenFile> tokens,
-                          TokenFile::Open(files, data.validation));
-  FATHOM_ASSIGN_OR_RETURN(const Sampler sampler,
-                          Sampler::Create(*tokens, job.train.sequence_length, job.model.vocabulary,
-                                          SampleOrder::kSequential, /*seed=*/0));
+  FATHOM_RETURN_IF_ERROR(CheckRecordedTokenizer(checkpoint.contents.integers, found, data));
+  const Sampler& sampler = *data.validation;
   const int64_t limit = job.train.validation_sequences;
   EvaluationOptions options{
       .routing = Routing::kTopK,

@@ -12,8 +12,6 @@
 #include "kernels/optimizer.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/open_weights.h"
-#include "runtime/data/prepared_data.h"
-#include "runtime/data/token_file.h"
 #include "runtime/evaluation.h"
 #include "runtime/memory_report.h"
 #include "runtime/optimizer/schedule.h"
@@ -44,7 +42,7 @@ absl::Status Trainer::Start(bool resume) {
   start_time_ = Now();
   std::string checkpoint;
   FATHOM_RETURN_IF_ERROR(OpenOutput(resume, &checkpoint));
-  FATHOM_RETURN_IF_ERROR(OpenData());
+  FATHOM_ASSIGN_OR_RETURN(data_, OpenJobData(environment_.files, job_, environment_.log));
 
   Device& device = environment_.device;
   const DType dtype = ComputeDType(job_.train.precision);
@@ -56,9 +54,6 @@ absl::Status Trainer::Start(bool resume) {
   FATHOM_ASSIGN_OR_RETURN(scalars_, Buffer::Allocate(device, 2 * sizeof(double)));
   losses_ = scalars_.View(0, DType::kFloat64, {2});
   selected_.resize(job_.model.plan.layers.size());
-  host_batches_.assign(
-      job_.train.micro_batches(),
-      HostBatch::WholeSequences(job_.train.micro_batch, job_.train.sequence_length));
 
   if (!checkpoint.empty()) {
     FATHOM_RETURN_IF_ERROR(Load(checkpoint));
@@ -83,6 +78,10 @@ absl::Status Trainer::Start(bool resume) {
   flops_per_token_ = CountFlopsPerToken(job_.model, job_.train.sequence_length).exact_training;
   FATHOM_ASSIGN_OR_RETURN(peak_flops_, MeasureMatMulRate(device, dtype));
   first_step_ = step_;
+  const BatchShare share = {.global_batch = job_.train.global_batch,
+                            .micro_batch = job_.train.micro_batch};
+  batches_ = std::make_unique<Prefetcher>(*data_.train, share, job_.train.sequence_length,
+                                          first_step_ + 1);
   environment_.log(absl::StrFormat(
       "%s: %d layers, %.2f M parameters, on %s (%s, matrix products at %.0f GFLOP/s)", job_.name,
       job_.model.plan.layers.size(), model_->parameters().elements() / 1e6, device.description(),
@@ -110,26 +109,6 @@ absl::Status Trainer::OpenOutput(bool resume, std::string* checkpoint) {
   return files.CreateDirectories(output);
 }
 
-absl::Status Trainer::OpenData() {
-  FileSystem& files = environment_.files;
-  FATHOM_ASSIGN_OR_RETURN(const PreparedData prepared,
-                          EnsurePrepared(files, job_.data, environment_.log));
-  FATHOM_ASSIGN_OR_RETURN(data_.train_tokens, TokenFile::Open(files, prepared.train));
-  FATHOM_ASSIGN_OR_RETURN(
-      Sampler sampler,
-      Sampler::Create(*data_.train_tokens, job_.train.sequence_length, job_.model.vocabulary,
-                      SampleOrder::kShuffled, job_.data.seed));
-  train_sampler_ = std::make_unique<Sampler>(sampler);
-  if (prepared.validation.empty()) return absl::OkStatus();
-  FATHOM_ASSIGN_OR_RETURN(data_.validation_tokens, TokenFile::Open(files, prepared.validation));
-  FATHOM_ASSIGN_OR_RETURN(
-      Sampler validation,
-      Sampler::Create(*data_.validation_tokens, job_.train.sequence_length, job_.model.vocabulary,
-                      SampleOrder::kSequential, /*seed=*/0));
-  validation_sampler_ = std::make_unique<Sampler>(validation);
-  return absl::OkStatus();
-}
-
 absl::Status Trainer::Load(const std::string& directory) {
   FATHOM_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
                           OpenCheckpoint(environment_.files, directory));
@@ -141,6 +120,7 @@ absl::Status Trainer::Load(const std::string& directory) {
         step_, " steps, but train.global_batch ", job_.train.global_batch, " would have consumed ",
         expected, ": resume with the batch of the run"));
   }
+  FATHOM_RETURN_IF_ERROR(CheckRecordedTokenizer(checkpoint.contents.integers, directory, data_));
   FATHOM_RETURN_IF_ERROR(LoadWeights(*checkpoint.weights, model_->parameters(), model_->stream()));
   FATHOM_RETURN_IF_ERROR(LoadOptimizer(*checkpoint.optimizer, *optimizer_, model_->stream()));
   const auto& integers = checkpoint.contents.integers;
@@ -182,13 +162,8 @@ absl::Status Trainer::TrainStep(int64_t step, double learning_rate) {
   FATHOM_RETURN_IF_ERROR(debug_->BeginStep(step));
   Launch(stream, Fill{.value = 0, .y = model_->parameters().gradients()});
   Launch(stream, Fill{.value = 0, .y = losses_});
-  int64_t sequence = (step - 1) * job_.train.global_batch;
-  for (HostBatch& host : host_batches_) {
-    FATHOM_RETURN_IF_ERROR(
-        train_sampler_->Fill(sequence, host.sequences, host.tokens.data(), host.labels.data()));
-    RunMicroBatch(host);
-    sequence += host.sequences;
-  }
+  FATHOM_ASSIGN_OR_RETURN(const std::vector<HostBatch>* batches, batches_->Take());
+  for (const HostBatch& host : *batches) RunMicroBatch(host);
   FATHOM_RETURN_IF_ERROR(debug_->AfterBackward());
   if (environment_.before_update) environment_.before_update(step, model_->parameters());
   optimizer_->Step(stream, model_->arena(), learning_rate, losses_);
@@ -293,16 +268,16 @@ absl::Status Trainer::Watch(const StepOutcome& outcome) {
 }
 
 absl::Status Trainer::Validate(int64_t step) {
-  if (validation_sampler_ == nullptr) return absl::OkStatus();
+  if (data_.validation == nullptr) return absl::OkStatus();
   const int64_t limit = job_.train.validation_sequences;
   EvaluationOptions options{.routing = Routing::kTopK, .batch = job_.train.micro_batch};
   options.sequences =
-      limit == 0 ? validation_sampler_->count() : std::min(limit, validation_sampler_->count());
+      limit == 0 ? data_.validation->count() : std::min(limit, data_.validation->count());
   FATHOM_ASSIGN_OR_RETURN(const EvaluationResult topk,
-                          Evaluate(*model_, *validation_sampler_, options));
+                          Evaluate(*model_, *data_.validation, options));
   options.routing = Routing::kCausal;
   FATHOM_ASSIGN_OR_RETURN(const EvaluationResult causal,
-                          Evaluate(*model_, *validation_sampler_, options));
+                          Evaluate(*model_, *data_.validation, options));
   const ValidationRecord record{.step = step,
                                 .consumed_sequences = step * job_.train.global_batch,
                                 .loss_topk = topk.loss,
@@ -322,13 +297,15 @@ absl::Status Trainer::Save() {
   HostTensors weights, optimizer;
   FATHOM_RETURN_IF_ERROR(CopyWeights(model_->parameters(), stream, &weights));
   FATHOM_RETURN_IF_ERROR(CopyOptimizer(*optimizer_, stream, &optimizer));
+  std::map<std::string, int64_t> integers = {{"skipped_in_a_row", skipped_in_a_row_}};
+  RecordTokenizer(data_, &integers);
   FATHOM_RETURN_IF_ERROR(WriteCheckpoint(environment_.files, job_.train.output,
                                          {.step = step_,
                                           .consumed_sequences = step_ * job_.train.global_batch,
                                           .job_text = job_.text,
                                           .weights = weights.arrays(),
                                           .optimizer = optimizer.arrays(),
-                                          .integers = {{"skipped_in_a_row", skipped_in_a_row_}},
+                                          .integers = integers,
                                           .numbers = {}}));
   saved_step_ = step_;
   return RemoveOldCheckpoints(environment_.files, job_.train.output, job_.checkpoint);

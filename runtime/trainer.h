@@ -9,7 +9,8 @@
 
 #include "core/file.h"
 #include "core/job.h"
-#include "runtime/data/sampler.h"
+#include "runtime/data/job_data.h"
+#include "runtime/data/prefetcher.h"
 #include "runtime/language_model.h"
 #include "runtime/loss_watch.h"
 #include "runtime/metrics.h"
@@ -30,12 +31,6 @@ struct TrainerEnvironment {
   const std::atomic<int>& stop_signal;
   // For tests, may be empty: called in each step when all gradients are there.
   std::function<void(int64_t step, const ParameterTable& parameters)> before_update = {};
-};
-
-// The token files of a job, open.
-struct TrainingData {
-  std::unique_ptr<TokenSource> train_tokens;
-  std::unique_ptr<TokenSource> validation_tokens;  // nullptr: no validation
 };
 
 // One run of a job: from initial weights or a checkpoint, step by step, to the last checkpoint.
@@ -64,7 +59,6 @@ class Trainer {
 
   // Sets `checkpoint` to the directory to resume from, or leaves it empty.
   absl::Status OpenOutput(bool resume, std::string* checkpoint);
-  absl::Status OpenData();
   absl::Status Load(const std::string& directory);
   absl::Status LoadInitialWeights();
 
@@ -90,9 +84,8 @@ class Trainer {
 
   Job job_;
   TrainerEnvironment environment_;
-  TrainingData data_;
-  std::unique_ptr<Sampler> train_sampler_;
-  std::unique_ptr<Sampler> validation_sampler_;
+  JobData data_;
+  std::unique_ptr<Prefetcher> batches_;  // reads the next step's while one runs
   std::unique_ptr<LanguageModel> model_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<MetricsWriter> metrics_;
@@ -102,8 +95,7 @@ class Trainer {
 
   Buffer scalars_;
   Tensor losses_;  // [2] float64 on the device: cross-entropy, auxiliary loss of the step
-  std::vector<HostBatch> host_batches_;  // of the step, one for each micro-batch
-  std::vector<int32_t> selected_;        // rows that each layer saw in the last micro-batch
+  std::vector<int32_t> selected_;  // rows that each layer saw in the last micro-batch
 
   int64_t step_ = 0;                       // finished
   int64_t first_step_ = 0;                 // at Start

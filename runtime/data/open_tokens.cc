@@ -58,14 +58,15 @@ absl::StatusOr<std::unique_ptr<TokenSource>> OpenTokens(FileSystem& files,
   return OpenByContents(files, resolved);
 }
 
-absl::Status CheckTokenizer(const TokenSource& source, uint64_t tokenizer_hash) {
+absl::Status CheckTokenizer(const TokenSource& source, uint64_t tokenizer_hash,
+                            const std::string& whose) {
   if (source.tokenizer_hash() == 0 || tokenizer_hash == 0 ||
       source.tokenizer_hash() == tokenizer_hash) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      source.path(), " was made with another tokenizer than data.tokenizer (their hashes are ",
-      Hex(source.tokenizer_hash()), " and ", Hex(tokenizer_hash), ")"));
+      source.path(), " was made with another tokenizer than ", whose, ": their hashes are ",
+      Hex(source.tokenizer_hash()), " and ", Hex(tokenizer_hash)));
 }
 
 }  // namespace fathom

@@ -21,7 +21,8 @@ absl::StatusOr<std::unique_ptr<TokenSource>> OpenTokens(FileSystem& files, const
 absl::StatusOr<std::string> ResolveTokens(FileSystem& files, const std::string& path);
 
 // Refuses (InvalidArgument) tokens of another tokenizer than the one of this hash
-// (Tokenizer::hash), where both are known, that is, not 0.
-absl::Status CheckTokenizer(const TokenSource& source, uint64_t tokenizer_hash);
+// (Tokenizer::hash), where both are known, that is, not 0. `whose` it is, for the message.
+absl::Status CheckTokenizer(const TokenSource& source, uint64_t tokenizer_hash,
+                            const std::string& whose);
 
 }  // namespace fathom

@@ -307,13 +307,13 @@ TEST_F(OpenTokensTest, AnotherTokenizerIsRefused) {
            {{1, 2}});
   const auto source = Open("f");
   ASSERT_TRUE(source.ok());
-  EXPECT_TRUE(CheckTokenizer(**source, 17).ok());
-  EXPECT_TRUE(CheckTokenizer(**source, 0).ok());
-  const absl::Status status = CheckTokenizer(**source, 18);
+  EXPECT_TRUE(CheckTokenizer(**source, 17, "x").ok());
+  EXPECT_TRUE(CheckTokenizer(**source, 0, "x").ok());
+  const absl::Status status = CheckTokenizer(**source, 18, "x");
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_NE(status.ToString().find(Path("f.tokens")), std::string::npos) << status;
   WriteMegatron(Idx(8, 2), Bytes<uint16_t>({1, 2, 300, 4}));
-  EXPECT_TRUE(CheckTokenizer(**Open("m"), 18).ok());
+  EXPECT_TRUE(CheckTokenizer(**Open("m"), 18, "x").ok());
 }
 
 }  // namespace

@@ -285,7 +285,7 @@ class PrepareBpeTest : public PrepareTest {
 };
 
 TEST_F(PrepareBpeTest, CutsDoNotChangeTokens) {
-  const std::string text = Prose(5 << 20, 2);
+  const std::string text = Prose(3 << 20, 2);
   WriteTestFile(Path("text"), text);
   std::vector<int32_t> expected;
   tokenizer_->Encode(text, &expected);
@@ -297,13 +297,13 @@ TEST_F(PrepareBpeTest, CutsDoNotChangeTokens) {
 
 TEST_F(PrepareBpeTest, OutputDoesNotDependOnThreads) {
   std::string lines;
-  for (int i = 0; lines.size() < (3 << 20); ++i) {
+  for (int i = 0; lines.size() < (3 << 19); ++i) {
     std::string text = Prose(i % 3000, i);
     for (char& c : text) c = c == '\n' ? '.' : c;
     lines += "{\"text\":\"" + text + "\"}\n";
   }
   WriteTestFile(Path("a.jsonl"), lines);
-  WriteTestFile(Path("b"), Prose(2 << 20, 3));
+  WriteTestFile(Path("b"), Prose(3 << 19, 3));
   WriteTestFile(Path("c"), "");
   for (const TokenFormat format : {TokenFormat::kFathom, TokenFormat::kMegatron}) {
     std::vector<std::string> outputs;

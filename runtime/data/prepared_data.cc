@@ -9,6 +9,7 @@
 
 #include "core/status.h"
 #include "runtime/checksum.h"
+#include "runtime/data/open_tokens.h"
 #include "runtime/data/prepare.h"
 #include "runtime/data/text_input.h"
 #include "runtime/data/token_file.h"
@@ -129,13 +130,15 @@ absl::StatusOr<PreparedData> PrepareSplit(FileSystem& files, const DataConfig& c
 absl::StatusOr<PreparedData> EnsurePrepared(FileSystem& files, const DataConfig& config,
                                             const LogFunction& log) {
   PreparedData data;
-  if (config.train.empty()) {
+  if (!config.blend.empty()) {
+    // Its files are opened one by one.
+  } else if (config.train.empty()) {
     FATHOM_ASSIGN_OR_RETURN(data, PrepareSplit(files, config, log));
   } else {
-    FATHOM_ASSIGN_OR_RETURN(data.train, ResolveTokenPath(files, config.train));
+    FATHOM_ASSIGN_OR_RETURN(data.train, ResolveTokens(files, config.train));
   }
   if (!config.validation.empty()) {
-    FATHOM_ASSIGN_OR_RETURN(data.validation, ResolveTokenPath(files, config.validation));
+    FATHOM_ASSIGN_OR_RETURN(data.validation, ResolveTokens(files, config.validation));
   }
   return data;
 }

@@ -49,25 +49,56 @@ int64_t SampleId(uint64_t seed, uint64_t epoch, int64_t i, int64_t count) {
   return value;
 }
 
+absl::Status Sampler::AddPart(const TokenSource& source, uint64_t seed) {
+  const int64_t count = (source.tokens() - 1) / sequence_length_;
+  if (count < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        source.path(), " has ", source.tokens(), " tokens, too few for one sequence of ",
+        sequence_length_, " tokens and the label after it"));
+  }
+  parts_.push_back({&source, count, seed});
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Sampler> Sampler::Create(const TokenSource& source, int64_t sequence_length,
                                         int64_t vocabulary, SampleOrder order, uint64_t seed) {
   FATHOM_CHECK(sequence_length > 0 && vocabulary > 0);
-  const int64_t count = (source.tokens() - 1) / sequence_length;
-  if (count < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(source.path(), " has ", source.tokens(),
-                                                   " tokens, too few for one sequence "
-                                                   "of ",
-                                                   sequence_length,
-                                                   " tokens and the label after it"));
-  }
-  return Sampler(source, sequence_length, vocabulary, order, seed, count);
+  Sampler sampler(sequence_length, vocabulary, order);
+  FATHOM_RETURN_IF_ERROR(sampler.AddPart(source, seed));
+  return sampler;
 }
 
-int64_t Sampler::SampleAt(int64_t consumed_sequences) const {
+absl::StatusOr<Sampler> Sampler::CreateBlend(const std::vector<WeightedSource>& sources,
+                                             int64_t sequence_length, int64_t vocabulary,
+                                             uint64_t seed) {
+  FATHOM_CHECK(sequence_length > 0 && vocabulary > 0);
+  Sampler sampler(sequence_length, vocabulary, SampleOrder::kShuffled);
+  std::vector<double> weights;
+  for (const WeightedSource& part : sources) {
+    // Each source's seed differs, so that files of one length are not read in step.
+    FATHOM_RETURN_IF_ERROR(
+        sampler.AddPart(*part.source, seed + weights.size() * 0x9e3779b97f4a7c15u));
+    weights.push_back(part.weight);
+  }
+  FATHOM_ASSIGN_OR_RETURN(BlendOrder blend, BlendOrder::Create(weights));
+  sampler.blend_ = std::make_shared<const BlendOrder>(std::move(blend));
+  return sampler;
+}
+
+int64_t Sampler::count() const {
+  int64_t count = 0;
+  for (const Part& part : parts_) count += part.count;
+  return count;
+}
+
+Sampler::Place Sampler::PlaceOf(int64_t consumed_sequences) const {
   FATHOM_CHECK(consumed_sequences >= 0);
-  const int64_t i = consumed_sequences % count_;
-  if (order_ == SampleOrder::kSequential) return i;
-  return SampleId(seed_, consumed_sequences / count_, i, count_);
+  BlendOrder::Place place = {0, consumed_sequences};
+  if (blend_ != nullptr) place = blend_->At(consumed_sequences);
+  const Part& part = parts_[place.source];
+  const int64_t i = place.ordinal % part.count;
+  if (order_ == SampleOrder::kSequential) return {place.source, i};
+  return {place.source, SampleId(part.seed, place.ordinal / part.count, i, part.count)};
 }
 
 absl::Status Sampler::Fill(int64_t consumed_sequences, int64_t sequences, int32_t* inputs,
@@ -75,8 +106,9 @@ absl::Status Sampler::Fill(int64_t consumed_sequences, int64_t sequences, int32_
   const int64_t L = sequence_length_;
   std::vector<int32_t> tokens(L + 1);
   for (int64_t b = 0; b < sequences; ++b) {
-    const int64_t begin = SampleAt(consumed_sequences + b) * L;
-    FATHOM_RETURN_IF_ERROR(ReadChecked(*source_, begin, L + 1, vocabulary_, tokens.data()));
+    const Place place = PlaceOf(consumed_sequences + b);
+    FATHOM_RETURN_IF_ERROR(ReadChecked(*parts_[place.source].source, place.sample * L, L + 1,
+                                       vocabulary_, tokens.data()));
     std::copy_n(tokens.begin(), L, inputs + b * L);
     std::copy_n(tokens.begin() + 1, L, labels + b * L);
   }

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "runtime/data/blend_order.h"
 #include "runtime/data/token_source.h"
 
 namespace fathom {
@@ -16,20 +19,35 @@ enum class SampleOrder {
   kSequential,  // as they lie in the file: validation
 };
 
-// Cuts a token source into samples that start every L tokens and hold L + 1: the inputs are the
-// first L, the labels the last L. The order is a pure function of (seed, epoch, consumed
-// sequences), so a number of consumed sequences is all that a checkpoint needs. Thread-safe.
+// A source of a blend. It must outlive its sampler.
+struct WeightedSource {
+  const TokenSource* source;
+  double weight;  // of the samples this source gives weight / (sum of weights); see BlendOrder
+};
+
+// Cuts token sources into samples that start every L tokens and hold L + 1: the inputs are the
+// first L, the labels the last L. The order is a pure function of (seed, consumed sequences), so a
+// number of consumed sequences is all that a checkpoint needs. Thread-safe.
 class Sampler {
  public:
   // `source` must outlive the sampler; `vocabulary` is the model's. InvalidArgument when the source
   // has fewer than L + 1 tokens.
   static absl::StatusOr<Sampler> Create(const TokenSource& source, int64_t sequence_length,
                                         int64_t vocabulary, SampleOrder order, uint64_t seed);
+  // Several sources, taken in turns by BlendOrder, each shuffled by itself, epoch after epoch of
+  // its own. One source gives the order of Create. InvalidArgument for weights that cannot be used.
+  static absl::StatusOr<Sampler> CreateBlend(const std::vector<WeightedSource>& sources,
+                                             int64_t sequence_length, int64_t vocabulary,
+                                             uint64_t seed);
 
-  // Samples per epoch: floor((tokens - 1) / L).
-  int64_t count() const { return count_; }
+  struct Place {
+    int64_t source;
+    int64_t sample;  // it starts at token sample * L
+  };
+  // Samples per epoch, floor((tokens - 1) / L); of a blend, those of all sources together.
+  int64_t count() const;
   // The sample that is consumed after `consumed_sequences` others, epoch after epoch.
-  int64_t SampleAt(int64_t consumed_sequences) const;
+  Place PlaceOf(int64_t consumed_sequences) const;
 
   // Samples `consumed_sequences` to consumed_sequences + B - 1.
   //   inputs [B, L], labels [B, L]: written; labels[b, t] is the token after inputs[b, t]
@@ -38,21 +56,21 @@ class Sampler {
                     int32_t* labels) const;
 
  private:
-  Sampler(const TokenSource& source, int64_t sequence_length, int64_t vocabulary, SampleOrder order,
-          uint64_t seed, int64_t count)
-      : source_(&source),
-        sequence_length_(sequence_length),
-        vocabulary_(vocabulary),
-        order_(order),
-        seed_(seed),
-        count_(count) {}
+  struct Part {
+    const TokenSource* source;
+    int64_t count;  // samples per epoch
+    uint64_t seed;
+  };
 
-  const TokenSource* source_;
+  Sampler(int64_t sequence_length, int64_t vocabulary, SampleOrder order)
+      : sequence_length_(sequence_length), vocabulary_(vocabulary), order_(order) {}
+  absl::Status AddPart(const TokenSource& source, uint64_t seed);
+
   int64_t sequence_length_;
   int64_t vocabulary_;
   SampleOrder order_;
-  uint64_t seed_;
-  int64_t count_;
+  std::vector<Part> parts_;
+  std::shared_ptr<const BlendOrder> blend_;  // nullptr: there is one part
 };
 
 }  // namespace fathom

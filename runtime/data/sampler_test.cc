@@ -131,6 +131,45 @@ TEST(SamplerTest, BatchesDoNotChangeTheOrder) {
   }
 }
 
+TEST(SamplerTest, ABlendShufflesEachSourceByItself) {
+  // Sources of 5 and 7 samples, taken 2 : 1, over several epochs of each.
+  const CountingSource first(5 * 2 + 1), second(7 * 2 + 1);
+  auto sampler = Sampler::CreateBlend({{&first, 2}, {&second, 1}}, 2, 100, 9);
+  ASSERT_TRUE(sampler.ok()) << sampler.status();
+  EXPECT_EQ(sampler->count(), 12);
+  std::vector<std::vector<int64_t>> samples(2);
+  for (int64_t n = 0; n < 63; ++n) {
+    const Sampler::Place place = sampler->PlaceOf(n);
+    samples[place.source].push_back(place.sample);
+    EXPECT_LT(std::abs(static_cast<double>(samples[0].size()) - (n + 1) * 2 / 3.0), 1);
+    std::vector<int32_t> inputs(2), labels(2);
+    ASSERT_TRUE(sampler->Fill(n, 1, inputs.data(), labels.data()).ok());
+    EXPECT_EQ(inputs[0], place.sample * 2);
+  }
+  ASSERT_EQ(samples[1].size(), 21u);
+  for (const size_t source : {0u, 1u}) {
+    const int64_t count = source == 0 ? 5 : 7;
+    for (int64_t epoch = 0; epoch < 3; ++epoch) {
+      std::vector<bool> seen(count);
+      for (int64_t i = 0; i < count; ++i) seen[samples[source][epoch * count + i]] = true;
+      EXPECT_EQ(seen, std::vector<bool>(count, true));
+    }
+  }
+}
+
+TEST(SamplerTest, EqualFilesOfABlendAreNotReadInStep) {
+  const CountingSource source(1001);
+  auto sampler = Sampler::CreateBlend({{&source, 1}, {&source, 1}}, 1, 2000, 9);
+  auto single = Sampler::CreateBlend({{&source, 3}}, 1, 2000, 9);
+  auto plain = Sampler::Create(source, 1, 2000, SampleOrder::kShuffled, 9);
+  int64_t equal = 0;
+  for (int64_t n = 0; n < 1000; ++n) {
+    equal += sampler->PlaceOf(2 * n).sample == sampler->PlaceOf(2 * n + 1).sample;
+    EXPECT_EQ(single->PlaceOf(n).sample, plain->PlaceOf(n).sample);
+  }
+  EXPECT_LT(equal, 10);
+}
+
 TEST(SamplerTest, TooFewTokensAreNamed) {
   const CountingSource source(8);
   const absl::Status status = Sampler::Create(source, 8, 100, SampleOrder::kShuffled, 0).status();
