@@ -42,7 +42,6 @@ constexpr LaterField kLater[] = {
     {"parallel.virtual_stages", "pipeline parallelism is"},
     {"parallel.zero", "splitting the optimizer's state is"},
     {"parallel.gradient_reduce", "data parallelism is"},
-    {"data.document_mask", "the document mask is"},
     {"checkpoint.async", "saving in the background is"},
     {"device.kind", "devices other than the CPU are"},
 };

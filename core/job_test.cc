@@ -337,8 +337,6 @@ TEST(JobTest, RefusesWhatIsNotBuiltYet) {
        "parallel.zero is 1, but splitting the optimizer's state is not built yet"},
       {"train.precision=BF16",
        "train.precision is BF16, but it must be FP32 or FP64: BF16 is not built yet"},
-      {"data.document_mask=true",
-       "data.document_mask is true, but the document mask is not built yet"},
       {"checkpoint.async=true",
        "checkpoint.async is true, but saving in the background is not built yet"},
       {"device.kind=CUDA", "device.kind is CUDA, but devices other than the CPU are not built yet"},

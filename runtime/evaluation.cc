@@ -61,8 +61,7 @@ absl::StatusOr<EvaluationResult> Evaluate(LanguageModel& model, const Sampler& s
   for (int64_t first = 0; first < options.sequences; first += options.batch) {
     const int64_t sequences = std::min(options.batch, options.sequences - first);
     HostBatch host = HostBatch::WholeSequences(sequences, length);
-    FATHOM_RETURN_IF_ERROR(
-        sampler.Fill(first, sequences, host.tokens.data(), host.labels.data()));
+    FATHOM_RETURN_IF_ERROR(sampler.FillBatch(first, &host));
     FATHOM_ASSIGN_OR_RETURN(const std::vector<double> losses,
                             RunBatch(model, host, options.routing, &layer_rows));
     for (size_t i = 0; i < losses.size(); ++i) {

@@ -162,19 +162,21 @@ absl::Status Trainer::TrainStep(int64_t step, double learning_rate) {
   FATHOM_RETURN_IF_ERROR(debug_->BeginStep(step));
   Launch(stream, Fill{.value = 0, .y = model_->parameters().gradients()});
   Launch(stream, Fill{.value = 0, .y = losses_});
-  FATHOM_ASSIGN_OR_RETURN(const std::vector<HostBatch>* batches, batches_->Take());
-  for (const HostBatch& host : *batches) RunMicroBatch(host);
+  FATHOM_ASSIGN_OR_RETURN(const StepBatches* batches, batches_->Take());
+  // A batch without a label that counts has the loss 0.
+  const double label_weight =
+      1.0 / static_cast<double>(std::max<int64_t>(1, batches->counted_labels));
+  for (const HostBatch& host : batches->micro_batches) RunMicroBatch(host, label_weight);
   FATHOM_RETURN_IF_ERROR(debug_->AfterBackward());
   if (environment_.before_update) environment_.before_update(step, model_->parameters());
   optimizer_->Step(stream, model_->arena(), learning_rate, losses_);
   return absl::OkStatus();
 }
 
-void Trainer::RunMicroBatch(const HostBatch& host) {
+void Trainer::RunMicroBatch(const HostBatch& host, double label_weight) {
   Stream& stream = model_->stream();
   Arena& arena = model_->arena();
   Stage& stage = model_->stage();
-  // Every label of the global batch counts: their number is known before the first micro-batch.
   const double tokens = static_cast<double>(job_.train.global_batch * job_.train.sequence_length);
   ArenaScope scope(arena);
   const MicroBatch batch = Upload(host, stream, arena);
@@ -186,8 +188,8 @@ void Trainer::RunMicroBatch(const HostBatch& host) {
   debug_->BeforeForward(pass);
   stage.Forward(pass, batch);
   debug_->AfterForward(host, pass);
-  stage.Loss(pass, batch, /*loss_weight=*/1 / tokens, losses);
-  Launch(stream, Sum{.x = losses, .factor = 1 / tokens, .sum = losses_.Rows(0, 1)});
+  stage.Loss(pass, batch, label_weight, losses);
+  Launch(stream, Sum{.x = losses, .factor = label_weight, .sum = losses_.Rows(0, 1)});
   Launch(stream, Sum{.x = pass.auxiliary_loss, .sum = losses_.Rows(1, 2)});
   stream.CopyToHost(pass.selected, selected_.data());
   stage.Backward(pass, batch);

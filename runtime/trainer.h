@@ -65,7 +65,8 @@ class Trainer {
   // Enqueues the whole step; ReadOutcome waits for it. It is the only place of a step where the
   // host reads what the device computed.
   absl::Status TrainStep(int64_t step, double learning_rate);
-  void RunMicroBatch(const HostBatch& host);
+  // `label_weight`: 1 / (labels of the global batch that count).
+  void RunMicroBatch(const HostBatch& host, double label_weight);
   absl::StatusOr<StepOutcome> ReadOutcome();
 
   // Of the finished step `step_`.

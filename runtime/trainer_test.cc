@@ -11,6 +11,8 @@
 #include "kernels/optimizer.h"
 #include "nlohmann/json.hpp"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/data/prepare.h"
+#include "runtime/data/tokenizer.h"
 #include "runtime/testing/failing_files.h"
 
 namespace fathom {
@@ -179,6 +181,45 @@ TEST_F(TrainerTest, MicroBatchesGiveTheSameGradients) {
         EXPECT_NEAR(runs[run][i][field], expected, 1e-12 * expected) << field;
       }
     }
+  }
+}
+
+// The same with documents that end everywhere, so that micro-batches differ in their labels.
+TEST_F(TrainerTest, MicroBatchesOfDocumentsGiveTheSameGradients) {
+  std::string lines;
+  for (uint32_t i = 0; lines.size() < 20000; ++i) {
+    lines += "{\"text\":\"" + Text(Philox4x32({i, 0, 0, 0}, {3, 4})[0] % 40) + "\"}\n";
+  }
+  WriteTestFile(JoinPath(directory_, "lines.jsonl"), lines);
+  const std::string tokens = JoinPath(directory_, "lines.tokens");
+  ASSERT_TRUE(PrepareTokens(PosixFileSystem(), {JoinPath(directory_, "lines.jsonl")},
+                            **MakeTokenizer("bytes"), tokens, {})
+                  .ok());
+  const auto run = [&](const std::string& output, int64_t micro_batch, int64_t length, bool mask) {
+    std::vector<std::string> settings = {absl::StrCat("train.micro_batch=", micro_batch),
+                                         absl::StrCat("train.sequence_length=", length),
+                                         "train.precision=FP64",
+                                         "train.steps=3",
+                                         "data.train=" + tokens,
+                                         "data.validation=" + tokens};
+    if (mask) settings.push_back("data.document_mask=true");
+    EXPECT_EQ(RunJob(MakeJob(output, settings), false), absl::OkStatus());
+    return Metrics(output);
+  };
+  for (const int64_t length : {4, 32}) {
+    const auto whole = run(absl::StrCat("whole", length), 4, length, true);
+    const auto apart = run(absl::StrCat("apart", length), 1, length, true);
+    int64_t different = 0;
+    const auto unmasked = run(absl::StrCat("unmasked", length), 4, length, false);
+    for (size_t i = 0; i < whole.size(); ++i) {
+      for (const char* field : {"loss", "auxiliary_loss", "gradient_norm", "loss_causal"}) {
+        if (!whole[i].contains(field)) continue;
+        const double expected = whole[i][field];
+        EXPECT_NEAR(apart[i][field], expected, 1e-12 * expected) << field;
+        different += unmasked[i][field] != whole[i][field];
+      }
+    }
+    EXPECT_GT(different, 0);
   }
 }
 

@@ -173,7 +173,19 @@ class ReferenceCase {
     HostBatch batch = HostBatch::WholeSequences(ids.size() / length_, length_);
     std::copy(ids.begin(), ids.end(), batch.tokens.begin());
     std::copy(labels.begin(), labels.end(), batch.labels.begin());
+    const auto documents = tokens_.find(absl::StrCat("document_ids.", step));
+    if (documents != tokens_.end()) SeparateDocuments(documents->second, &batch);
     return batch;
+  }
+
+  // Segments and positions of documents, whose number rises within a sequence.
+  static void SeparateDocuments(const std::vector<double>& ids, HostBatch* batch) {
+    batch->segments.clear();
+    for (int32_t i = 0; i < static_cast<int32_t>(ids.size()); ++i) {
+      if (i % batch->length == 0 || ids[i] != ids[i - 1]) batch->segments.push_back(i);
+      batch->positions[i] = i - batch->segments.back();
+    }
+    batch->segments.push_back(static_cast<int32_t>(ids.size()));
   }
 
   struct Outcome {
@@ -189,6 +201,8 @@ class ReferenceCase {
     ArenaScope scope(arena);
     const HostBatch host = Batch(step);
     const double tokens = host.tokens.size();
+    const double labels = std::count_if(host.labels.begin(), host.labels.end(),
+                                        [](int32_t label) { return label >= 0; });
     const MicroBatch batch = Upload(host, stream, arena);
     Pass pass = model_->stage().NewPass(stream, arena, batch);
     pass.training = true;
@@ -201,8 +215,8 @@ class ReferenceCase {
     const Tensor sums = arena.New(DType::kFloat64, {2});
     Launch(stream, Fill{.value = 0, .y = sums});
     model_->stage().Forward(pass, batch);
-    model_->stage().Loss(pass, batch, 1 / tokens, losses);
-    Launch(stream, Sum{.x = losses, .factor = 1 / tokens, .sum = sums.Rows(0, 1)});
+    model_->stage().Loss(pass, batch, 1 / labels, losses);
+    Launch(stream, Sum{.x = losses, .factor = 1 / labels, .sum = sums.Rows(0, 1)});
     Launch(stream, Sum{.x = pass.auxiliary_loss, .sum = sums.Rows(1, 2)});
     Outcome outcome;
     outcome.selections = Selections(pass);
@@ -344,7 +358,8 @@ class Reference : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Cases, Reference,
                          ::testing::Values("dense", "mod", "xmod", "xmod_raw", "xmod_none",
                                            "xmod_no_bias", "xmod_tau", "xmod_no_prefix",
-                                           "xmod_no_anchor", "xmod_adamw", "xmod_no_auxiliary"),
+                                           "xmod_no_anchor", "xmod_adamw", "xmod_no_auxiliary",
+                                           "xmod_documents"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(Reference, ThreeStepsInFp64) {

@@ -87,6 +87,10 @@ absl::StatusOr<JobData> OpenData(FileSystem& files, const Job& job, bool train,
   FATHOM_RETURN_IF_ERROR(opener.ExpectTokenizer());
   if (train) FATHOM_RETURN_IF_ERROR(opener.OpenTrain(prepared));
   FATHOM_RETURN_IF_ERROR(opener.OpenValidation(prepared));
+  for (Sampler* sampler : {data.train.get(), data.validation.get()}) {
+    if (sampler == nullptr || !job.data.document_mask) continue;
+    FATHOM_RETURN_IF_ERROR(sampler->SeparateDocuments());
+  }
   return data;
 }
 

@@ -24,6 +24,7 @@ class LlmcTokens final : public TokenSource {
   int64_t tokens() const override { return tokens_; }
   int64_t documents() const override { return 1; }
   int64_t DocumentEnd(int64_t document) const override;
+  bool knows_documents() const override { return false; }
   int64_t vocabulary() const override { return 0; }
   void Read(int64_t begin, int64_t count, int32_t* out) const override;
 

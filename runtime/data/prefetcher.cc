@@ -13,9 +13,9 @@ Prefetcher::Prefetcher(const Sampler& sampler, const BatchShare& share, int64_t 
       filled_(first_step),
       taken_(first_step) {
   FATHOM_CHECK(first_step >= 1);
-  for (std::vector<HostBatch>& slot : slots_) {
-    slot.assign(share.micro_batches(),
-                HostBatch::WholeSequences(share.micro_batch, sequence_length));
+  for (StepBatches& slot : slots_) {
+    slot.micro_batches.assign(share.micro_batches(),
+                              HostBatch::WholeSequences(share.micro_batch, sequence_length));
   }
   thread_ = std::thread([this] { Run(); });
 }
@@ -29,12 +29,13 @@ Prefetcher::~Prefetcher() {
   thread_.join();
 }
 
-absl::Status Prefetcher::Fill(int64_t step, std::vector<HostBatch>* batches) const {
+absl::Status Prefetcher::Fill(int64_t step, StepBatches* batches) const {
   for (int64_t m = 0; m < share_.micro_batches(); ++m) {
-    HostBatch& batch = (*batches)[m];
-    FATHOM_RETURN_IF_ERROR(sampler_.Fill(share_.FirstSequence(step, m), batch.sequences,
-                                         batch.tokens.data(), batch.labels.data()));
+    FATHOM_RETURN_IF_ERROR(
+        sampler_.FillBatch(share_.FirstSequence(step, m), &batches->micro_batches[m]));
   }
+  batches->counted_labels =
+      sampler_.CountLabels((step - 1) * share_.global_batch, share_.global_batch);
   return absl::OkStatus();
 }
 
@@ -55,7 +56,7 @@ void Prefetcher::Run() {
   }
 }
 
-absl::StatusOr<const std::vector<HostBatch>*> Prefetcher::Take() {
+absl::StatusOr<const StepBatches*> Prefetcher::Take() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return filled_ > taken_ || !status_.ok(); });
   if (filled_ <= taken_) return status_;

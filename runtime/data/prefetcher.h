@@ -13,6 +13,12 @@
 
 namespace fathom {
 
+// What a rank trains on in one step.
+struct StepBatches {
+  std::vector<HostBatch> micro_batches;
+  int64_t counted_labels = 0;  // of the global batch, that is, of all ranks
+};
+
 // Fills the micro-batches of the next step on a thread of its own while a step runs, so that a step
 // does not wait for a disk. Take is for one thread.
 class Prefetcher {
@@ -23,22 +29,22 @@ class Prefetcher {
              int64_t first_step);
   ~Prefetcher();  // waits for the step that is being filled
 
-  // This rank's micro-batches of the next step, in order: of `first_step` in the first call, of the
+  // This rank's batches of the next step: of `first_step` in the first call, of the
   // one after it in the second. Valid until the next call. An error of the sampler comes back from
   // the call whose step needs what could not be read, and from all later ones.
-  absl::StatusOr<const std::vector<HostBatch>*> Take();
+  absl::StatusOr<const StepBatches*> Take();
 
  private:
   // Two steps' batches: one is lent by Take while the other is filled.
   static constexpr int kSlots = 2;
 
   void Run();
-  absl::Status Fill(int64_t step, std::vector<HostBatch>* batches) const;
+  absl::Status Fill(int64_t step, StepBatches* batches) const;
 
   const Sampler& sampler_;
   const BatchShare share_;
   const int64_t first_step_;
-  std::vector<HostBatch> slots_[kSlots];
+  StepBatches slots_[kSlots];
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   int64_t filled_;       // the steps before this one are filled; slot step % kSlots

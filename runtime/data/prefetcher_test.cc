@@ -50,8 +50,9 @@ class PrefetcherTest : public ::testing::Test {
       const auto batches = prefetcher.Take();
       EXPECT_TRUE(batches.ok()) << batches.status();
       steps.emplace_back();
-      EXPECT_EQ(static_cast<int64_t>((*batches)->size()), share.micro_batches());
-      for (const HostBatch& batch : **batches) {
+      EXPECT_EQ(static_cast<int64_t>((*batches)->micro_batches.size()), share.micro_batches());
+      EXPECT_EQ((*batches)->counted_labels, kGlobalBatch * kLength);
+      for (const HostBatch& batch : (*batches)->micro_batches) {
         for (int64_t b = 0; b < share.micro_batch; ++b) {
           const int32_t* tokens = &batch.tokens[b * kLength];
           const int32_t* labels = &batch.labels[b * kLength];
@@ -131,7 +132,7 @@ TEST_F(PrefetcherTest, AnErrorComesWithTheStepThatNeedsTheData) {
 TEST_F(PrefetcherTest, WhatIsTakenStaysUntilTheNextIsTaken) {
   Prefetcher prefetcher(sampler_, {.global_batch = 4, .micro_batch = 2}, kLength, 1);
   for (int step = 1; step <= 50; ++step) {
-    const std::vector<HostBatch>& batches = **prefetcher.Take();
+    const std::vector<HostBatch>& batches = (*prefetcher.Take())->micro_batches;
     std::vector<int32_t> tokens(4 * kLength), labels(4 * kLength);
     ASSERT_TRUE(sampler_.Fill((step - 1) * 4, 4, tokens.data(), labels.data()).ok());
     for (int m = 0; m < 2; ++m) {

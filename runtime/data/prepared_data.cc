@@ -9,6 +9,7 @@
 
 #include "core/status.h"
 #include "runtime/checksum.h"
+#include "runtime/data/input_parts.h"
 #include "runtime/data/open_tokens.h"
 #include "runtime/data/prepare.h"
 #include "runtime/data/text_input.h"
@@ -42,6 +43,12 @@ absl::StatusOr<std::string> ChooseText(FileSystem& files, const DataConfig& conf
   std::vector<std::string> missing;
   for (const std::string& path : config.text) {
     if (files.Exists(path)) {
+      if (IsNamedAsJsonLines(path)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("data.text names ", path,
+                         ", which holds JSON lines: make a token file of it with `fathom prepare`, "
+                         "and name that in data.train"));
+      }
       for (const std::string& what : missing) {
         log(absl::StrCat(what, ": training on ", path, " instead"));
       }

@@ -61,6 +61,17 @@ TEST_F(PreparedDataTest, SplitsTheFirstTextThatExists) {
   EXPECT_EQ(log_.find("missing"), std::string::npos);
 }
 
+TEST_F(PreparedDataTest, JsonLinesAreNoText) {
+  WriteTestFile(Path("a.jsonl.gz"), "{}");
+  DataConfig config = Config();
+  config.text = {Path("a.jsonl.gz")};
+  const absl::Status status = Ensure(config).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_NE(status.ToString().find(Path("a.jsonl.gz") + ", which holds JSON lines"),
+            std::string::npos)
+      << status;
+}
+
 TEST_F(PreparedDataTest, LimitsTheText) {
   WriteTestFile(Path("second.txt"), text_);
   DataConfig config = Config();

@@ -115,4 +115,72 @@ absl::Status Sampler::Fill(int64_t consumed_sequences, int64_t sequences, int32_
   return absl::OkStatus();
 }
 
+absl::Status Sampler::SeparateDocuments() {
+  for (const Part& part : parts_) {
+    if (part.source->knows_documents()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(part.source->path(),
+                     " does not record where documents end, which data.document_mask needs: "
+                     "prepare the tokens again, or switch it off"));
+  }
+  separate_documents_ = true;
+  return absl::OkStatus();
+}
+
+// Where documents end inside a sample: the numbers of its tokens, 1 to L, that begin another one.
+std::vector<int64_t> Sampler::Borders(const Place& place) const {
+  std::vector<int64_t> borders;
+  if (!separate_documents_) return borders;
+  const TokenSource& source = *parts_[place.source].source;
+  const int64_t begin = place.sample * sequence_length_;
+  // The first document that ends behind the sample's first token.
+  int64_t document = 0, behind = source.documents();
+  while (document < behind) {
+    const int64_t middle = (document + behind) / 2;
+    if (source.DocumentEnd(middle) > begin) {
+      behind = middle;
+    } else {
+      document = middle + 1;
+    }
+  }
+  for (; document < source.documents(); ++document) {
+    const int64_t border = source.DocumentEnd(document) - begin;
+    if (border > sequence_length_) break;
+    if (borders.empty() || border > borders.back()) borders.push_back(border);
+  }
+  return borders;
+}
+
+absl::Status Sampler::FillBatch(int64_t consumed_sequences, HostBatch* batch) const {
+  constexpr int32_t kNotCounted = -100;
+  const int64_t L = sequence_length_;
+  FATHOM_CHECK_EQ(batch->length, L);
+  FATHOM_RETURN_IF_ERROR(
+      Fill(consumed_sequences, batch->sequences, batch->tokens.data(), batch->labels.data()));
+  batch->segments.clear();
+  for (int64_t b = 0; b < batch->sequences; ++b) {
+    int64_t begin = 0;
+    const auto end_segment = [&](int64_t end) {
+      batch->segments.push_back(static_cast<int32_t>(b * L + begin));
+      for (int64_t t = begin; t < end; ++t) batch->positions[b * L + t] = t - begin;
+      begin = end;
+    };
+    for (const int64_t border : Borders(PlaceOf(consumed_sequences + b))) {
+      batch->labels[b * L + border - 1] = kNotCounted;
+      end_segment(border);
+    }
+    if (begin < L) end_segment(L);
+  }
+  batch->segments.push_back(static_cast<int32_t>(batch->sequences * L));
+  return absl::OkStatus();
+}
+
+int64_t Sampler::CountLabels(int64_t consumed_sequences, int64_t sequences) const {
+  int64_t labels = sequences * sequence_length_;
+  for (int64_t b = 0; b < sequences; ++b) {
+    labels -= static_cast<int64_t>(Borders(PlaceOf(consumed_sequences + b)).size());
+  }
+  return labels;
+}
+
 }  // namespace fathom

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/data/blend_order.h"
 #include "runtime/data/token_source.h"
+#include "runtime/model/micro_batch.h"
 
 namespace fathom {
 
@@ -55,6 +56,16 @@ class Sampler {
   absl::Status Fill(int64_t consumed_sequences, int64_t sequences, int32_t* inputs,
                     int32_t* labels) const;
 
+  // From now on batches and counts are of documents that do not see each other: see FillBatch.
+  // InvalidArgument for a source that does not know its documents.
+  absl::Status SeparateDocuments();
+  // Fills a batch of B = batch->sequences sequences of L tokens, all of it. With separate documents
+  // each document, and what a sequence has of one, is a segment of its own with positions from 0,
+  // and the label across a border, which is in another document, is -100: not counted.
+  absl::Status FillBatch(int64_t consumed_sequences, HostBatch* batch) const;
+  // The labels that count in those samples, without reading their tokens.
+  int64_t CountLabels(int64_t consumed_sequences, int64_t sequences) const;
+
  private:
   struct Part {
     const TokenSource* source;
@@ -65,12 +76,14 @@ class Sampler {
   Sampler(int64_t sequence_length, int64_t vocabulary, SampleOrder order)
       : sequence_length_(sequence_length), vocabulary_(vocabulary), order_(order) {}
   absl::Status AddPart(const TokenSource& source, uint64_t seed);
+  std::vector<int64_t> Borders(const Place& place) const;
 
   int64_t sequence_length_;
   int64_t vocabulary_;
   SampleOrder order_;
   std::vector<Part> parts_;
   std::shared_ptr<const BlendOrder> blend_;  // nullptr: there is one part
+  bool separate_documents_ = false;
 };
 
 }  // namespace fathom

@@ -12,11 +12,14 @@ namespace {
 // Token t of the source is t.
 class CountingSource final : public TokenSource {
  public:
-  explicit CountingSource(int64_t tokens) : tokens_(tokens) {}
+  explicit CountingSource(int64_t tokens) : tokens_(tokens), ends_({tokens}) {}
+  // With documents that end there.
+  explicit CountingSource(std::vector<int64_t> ends) : tokens_(ends.back()), ends_(ends) {}
   const std::string& path() const override { return path_; }
   int64_t tokens() const override { return tokens_; }
-  int64_t documents() const override { return 1; }
-  int64_t DocumentEnd(int64_t) const override { return tokens_; }
+  int64_t documents() const override { return ends_.size(); }
+  int64_t DocumentEnd(int64_t document) const override { return ends_[document]; }
+  bool knows_documents() const override { return ends_.size() > 1; }
   int64_t vocabulary() const override { return tokens_; }
   void Read(int64_t begin, int64_t count, int32_t* out) const override {
     for (int64_t i = 0; i < count; ++i) out[i] = begin + i;
@@ -25,6 +28,7 @@ class CountingSource final : public TokenSource {
  private:
   std::string path_ = "counting.tokens";
   int64_t tokens_;
+  std::vector<int64_t> ends_;
 };
 
 std::vector<int64_t> Order(uint64_t seed, uint64_t epoch, int64_t count) {
@@ -168,6 +172,39 @@ TEST(SamplerTest, EqualFilesOfABlendAreNotReadInStep) {
     EXPECT_EQ(single->PlaceOf(n).sample, plain->PlaceOf(n).sample);
   }
   EXPECT_LT(equal, 10);
+}
+
+TEST(SamplerTest, SeparateDocuments) {
+  // Sequences of 4 begin at tokens 0, 4, 8 and 12. Documents end behind a sequence's first token,
+  // inside it, at its last input, at its last label, and one is empty.
+  const CountingSource source(std::vector<int64_t>{1, 3, 8, 11, 11, 13, 17});
+  Sampler sampler = *Sampler::Create(source, 4, 100, SampleOrder::kSequential, 0);
+  HostBatch batch = HostBatch::WholeSequences(4, 4);
+  ASSERT_TRUE(sampler.FillBatch(0, &batch).ok());
+  EXPECT_EQ(batch.segments, HostBatch::WholeSequences(4, 4).segments);
+  EXPECT_EQ(batch.positions, HostBatch::WholeSequences(4, 4).positions);
+  EXPECT_EQ(sampler.CountLabels(0, 4), 16);
+
+  ASSERT_TRUE(sampler.SeparateDocuments().ok());
+  for (int again = 0; again < 2; ++again) {
+    ASSERT_TRUE(sampler.FillBatch(0, &batch).ok());
+    EXPECT_EQ(batch.tokens,
+              (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}));
+    EXPECT_EQ(batch.labels, (std::vector<int32_t>{-100, 2, -100, 4, 5, 6, 7, -100, 9, 10, -100, 12,
+                                                  -100, 14, 15, 16}));
+    EXPECT_EQ(batch.positions,
+              (std::vector<int32_t>{0, 0, 1, 0, 0, 1, 2, 3, 0, 1, 2, 0, 0, 0, 1, 2}));
+    EXPECT_EQ(batch.segments, (std::vector<int32_t>{0, 1, 3, 4, 8, 11, 12, 13, 16}));
+  }
+  EXPECT_EQ(sampler.CountLabels(0, 4), 11);
+  EXPECT_EQ(sampler.CountLabels(1, 1), 3);
+  EXPECT_EQ(sampler.CountLabels(3, 2), 3 + 2);
+
+  const CountingSource unknown(17);
+  sampler = *Sampler::Create(unknown, 4, 100, SampleOrder::kSequential, 0);
+  const absl::Status status = sampler.SeparateDocuments();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_NE(status.ToString().find("counting.tokens does not record"), std::string::npos);
 }
 
 TEST(SamplerTest, TooFewTokensAreNamed) {

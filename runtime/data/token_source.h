@@ -20,6 +20,8 @@ class TokenSource {
   // document's end-of-document token. Ends do not fall; other programs' files may have documents
   // without tokens or without that token.
   virtual int64_t DocumentEnd(int64_t document) const = 0;
+  // False where the format does not record documents, and all is one.
+  virtual bool knows_documents() const { return true; }
   // The number of different tokens that the file was written for; 0 where the format does not say.
   virtual int64_t vocabulary() const = 0;
   // Tokenizer::hash of the tokenizer that made the file; 0 where the format does not say.

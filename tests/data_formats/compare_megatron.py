@@ -5,7 +5,7 @@
   venv/bin/pip install torch --index-url https://download.pytorch.org/whl/cpu
   venv/bin/pip install megatron-core numpy packaging
   bazel build //launch:fathom //tests/data_formats:print_tokens
-  venv/bin/python tests/data_formats/megatron.py bazel-bin/launch/fathom \\
+  venv/bin/python tests/data_formats/compare_megatron.py bazel-bin/launch/fathom \\
       bazel-bin/tests/data_formats/print_tokens
 
 Ends with status 1 at the first difference. Not part of the tests that always run: those hold the
