@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/bfloat16.h"
+
 namespace fathom {
 
 enum class DType : uint8_t { kFloat32, kFloat64, kBFloat16, kInt32, kInt64 };
@@ -23,6 +25,8 @@ template <>
 inline constexpr DType DTypeOf<float> = DType::kFloat32;
 template <>
 inline constexpr DType DTypeOf<double> = DType::kFloat64;
+template <>
+inline constexpr DType DTypeOf<BFloat16> = DType::kBFloat16;
 template <>
 inline constexpr DType DTypeOf<int32_t> = DType::kInt32;
 template <>

@@ -1,18 +1,11 @@
 #include "runtime/checkpoint/array_values.h"
 
-#include <bit>
 #include <cstring>
 
 #include "core/check.h"
 
 namespace fathom {
 namespace {
-
-struct BFloat16 {
-  uint16_t bits;
-  // The upper half of a float.
-  explicit operator double() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
-};
 
 template <class T>
 void Read(const void* data, int64_t begin, int64_t count, double* out) {
