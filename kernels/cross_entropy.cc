@@ -5,8 +5,8 @@
 namespace fathom {
 
 Cost CrossEntropy::cost() const {
-  return {.vector_flops = (gradient ? 6.0 : 3.0) * logits.elements(),
-          .bytes = OperandBytes({logits, labels, losses})};
+  return {.vector_flops = (d_logits.absent() ? 3.0 : 6.0) * logits.elements(),
+          .bytes = OperandBytes({logits, labels, d_logits, losses})};
 }
 
 }  // namespace fathom

@@ -7,13 +7,13 @@
 namespace fathom {
 
 // Softmax cross-entropy of a chunk of rows: losses_i = log sum_v exp(logits_iv) - logits_i,label.
-// With `gradient` the logits are replaced by scale * d(loss_i)/d(logits_i). A row whose label is
-// negative is not counted: its loss and gradients are 0.
+// d_logits_i = scale * d(losses_i)/d(logits_i). A row whose label is negative is not counted: its
+// loss and gradients are 0.
 struct CrossEntropy {
   static constexpr std::string_view kName = "cross_entropy";
-  Tensor logits;  // [c, V] T, overwritten with `gradient`
-  Tensor labels;  // [c] int32
-  bool gradient = false;
+  Tensor logits;    // [c, V] stat
+  Tensor labels;    // [c] int32
+  Tensor d_logits;  // [c, V] T, or absent; may be `logits` itself
   double scale = 1;
   Tensor losses;  // [c] stat
   Cost cost() const;

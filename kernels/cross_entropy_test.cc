@@ -42,7 +42,7 @@ TYPED_TEST(CrossEntropyTypedTest, AgreesWithTheDefinition) {
 
   cpu(CrossEntropy{.logits = logits.tensor(),
                    .labels = View(labels),
-                   .gradient = true,
+                   .d_logits = logits.tensor(),
                    .scale = 0.25,
                    .losses = found.vector()});
   EXPECT_LT(Difference(found, losses), kTolerance<T>);
@@ -69,7 +69,7 @@ TYPED_TEST(CrossEntropyTypedTest, LargeLogitsDoNotOverflow) {
   std::vector<int32_t> labels = {4, 5};
   cpu(CrossEntropy{.logits = logits.tensor(),
                    .labels = View(labels),
-                   .gradient = true,
+                   .d_logits = logits.tensor(),
                    .scale = 1,
                    .losses = losses.vector()});
   EXPECT_EQ(losses(0, 0), 0);

@@ -21,7 +21,7 @@ struct EmbeddingBackward {
   static constexpr std::string_view kName = "embedding_backward";
   Tensor tokens;   // [n] int32
   Tensor dx;       // [n, d] T
-  Tensor d_table;  // [V, d] T, +=
+  Tensor d_table;  // [V, d] stat, +=
   Cost cost() const;
 };
 void RunOnCpu(const EmbeddingBackward& operation, CpuStream& stream);

@@ -20,7 +20,7 @@ struct GatedResidual {
   Tensor a;      // [m, d] T, or absent when x already holds x + a (NONE and MOD only)
   Tensor f;      // [m, d] T
   Tensor z;      // [N] stat, adjusted router logits, read at index_i; MOD and XMOD
-  Tensor scale;  // [1] T, g; XMOD
+  Tensor scale;  // [1] stat, g; XMOD
   Tensor index;  // [m] int32 or absent
   Tensor y;      // [N, d] T
   Tensor count;
@@ -40,11 +40,11 @@ struct GatedResidualBackward {
   Tensor a;        // [m, d] T; XMOD
   Tensor f;        // [m, d] T; MOD and XMOD
   Tensor z;        // [N] stat; MOD and XMOD
-  Tensor scale;    // [1] T; XMOD
+  Tensor scale;    // [1] stat; XMOD
   Tensor d_x;      // [m, d] T: gathered rows of dy
   Tensor d_f;      // [m, d] T: NONE dy, MOD r * dy, XMOD g * r * dy
   Tensor dz;       // [m] stat; MOD and XMOD
-  Tensor d_scale;  // [1] T, +=; XMOD
+  Tensor d_scale;  // [1] stat, +=; XMOD
   Tensor count;
   Cost cost() const;
 };

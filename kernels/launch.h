@@ -10,7 +10,11 @@
 // CpuStream&).
 //
 // Conventions, said once for all operations:
-// - "T" is float32 or float64 (bfloat16 is to come); "stat" is StatisticsDType(T).
+// - "T" is float32, float64 or bfloat16; "stat" is StatisticsDType(T). Arithmetic is in stat:
+// values
+//   in bfloat16 are widened when they are read, and results rounded once, when they are written.
+// - Gradients of parameters are stat, and so are the parameters that are vectors or scalars (norms,
+//   routers, depth scales). Matrices, embedding and head are T.
 // - Outputs overwrite, unless the comment says "+=". By convention gradients of parameters
 //   accumulate and gradients of activations overwrite.
 // - Operands do not overlap unless the comment allows it.

@@ -12,7 +12,7 @@ struct MatMul {
   static constexpr std::string_view kName = "matmul";
   Tensor a;  // [m, k] T, or [k, m] when transpose_a; any row stride
   Tensor b;  // [k, n] T, or [n, k] when transpose_b
-  Tensor c;  // [m, n] T; when beta is 0 the old contents are not read
+  Tensor c;  // [m, n] T or stat; when beta is 0 the old contents are not read
   bool transpose_a = false;
   bool transpose_b = false;
   double alpha = 1;
@@ -36,7 +36,7 @@ void LinearForward(Stream& stream, const Tensor& x, const Tensor& w, const Tenso
 // dx = dy w.
 void LinearBackwardInput(Stream& stream, const Tensor& dy, const Tensor& w, const Tensor& dx,
                          const Tensor& count = {});
-// dw += dy^T x.
+// dw += dy^T x, dw stat.
 void LinearBackwardWeight(Stream& stream, const Tensor& dy, const Tensor& x, const Tensor& dw,
                           const Tensor& count = {});
 

@@ -15,21 +15,21 @@ using testing::SameBits;
 
 template <class T>
 class MatMulTypedTest : public ::testing::Test {};
-using Types = ::testing::Types<float, double>;
+using Types = ::testing::Types<float, double, BFloat16>;
 TYPED_TEST_SUITE(MatMulTypedTest, Types);
 
-template <class T>
-Matrix<double> Expected(const Matrix<T>& a, bool transpose_a, const Matrix<T>& b, bool transpose_b,
-                        double alpha, double beta, const Matrix<T>& c, int64_t k) {
+template <class A, class B, class C>
+Matrix<double> Expected(const Matrix<A>& a, bool transpose_a, const Matrix<B>& b, bool transpose_b,
+                        double alpha, double beta, const Matrix<C>& c, int64_t k) {
   Matrix<double> expected(c.rows, c.columns);
   for (int64_t i = 0; i < c.rows; ++i) {
     for (int64_t j = 0; j < c.columns; ++j) {
       double sum = 0;
       for (int64_t l = 0; l < k; ++l) {
         sum += static_cast<double>(transpose_a ? a(l, i) : a(i, l)) *
-               (transpose_b ? b(j, l) : b(l, j));
+               static_cast<double>(transpose_b ? b(j, l) : b(l, j));
       }
-      expected(i, j) = alpha * sum + (beta == 0 ? 0 : beta * c(i, j));
+      expected(i, j) = alpha * sum + (beta == 0 ? 0 : beta * static_cast<double>(c(i, j)));
     }
   }
   return expected;
@@ -78,10 +78,12 @@ TYPED_TEST(MatMulTypedTest, CountLeavesTheRestAlone) {
     EXPECT_LT(Difference(dx, Expected(y, false, w, false, 1, 0, dx, 32), used), kTolerance<T>);
     EXPECT_TRUE(dx.UntouchedBeyond(used));
 
-    Matrix<T> dw = Matrix<T>::Random(4, 32, 24);
+    // Gradients of weights are summed in the type of statistics.
+    using S = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+    Matrix<S> dw = Matrix<S>::Random(4, 32, 24);
     const Matrix<double> dw_expected = Expected(y, true, x, false, 1, 1, dw, used);
     LinearBackwardWeight(*cpu.stream, y.tensor(), x.tensor(), dw.tensor(), testing::View(count));
-    EXPECT_LT(Difference(dw, dw_expected), kTolerance<T>);
+    EXPECT_LT(Difference(dw, dw_expected), kTolerance<S>);
   }
 }
 
@@ -90,7 +92,7 @@ TYPED_TEST(MatMulTypedTest, ASumOverNothingIsZero) {
   Cpu cpu;
   Matrix<T> a(4, 0, 0), b(0, 5, 0), c(4, 5);
   cpu(MatMul{.a = a.tensor(), .b = b.tensor(), .c = c.tensor()});
-  for (int64_t j = 0; j < 5; ++j) EXPECT_EQ(c(3, j), 0);
+  for (int64_t j = 0; j < 5; ++j) EXPECT_EQ(static_cast<double>(c(3, j)), 0);
 }
 
 TYPED_TEST(MatMulTypedTest, BatchesAreProductsOfTheirOwn) {
@@ -116,23 +118,52 @@ TYPED_TEST(MatMulTypedTest, BatchesAreProductsOfTheirOwn) {
   }
 }
 
+// From operands in bfloat16 to sums in float, exact but for the order of the sum.
+TEST(MatMulTest, BFloat16SumsInFloat) {
+  Cpu cpu;
+  for (const auto& [m, n, k] : std::vector<std::array<int64_t, 3>>{
+           {3, 5, 7}, {130, 300, 65}, {40, 20, 2500}, {300, 17, 33}}) {
+    for (int form = 0; form < 8; ++form) {
+      const bool ta = form & 1, tb = form & 2;
+      const double alpha = form & 4 ? -1.5 : 1, beta = form & 4 ? 1 : 0;
+      Matrix<BFloat16> a =
+          ta ? Matrix<BFloat16>::Random(1, k, m) : Matrix<BFloat16>::Random(1, m, k);
+      Matrix<BFloat16> b =
+          tb ? Matrix<BFloat16>::Random(2, n, k) : Matrix<BFloat16>::Random(2, k, n);
+      Matrix<float> c(m, n);
+      if (beta != 0) c.Randomize(3, m);
+      const Matrix<double> expected = Expected(a, ta, b, tb, alpha, beta, c, k);
+      cpu(MatMul{.a = a.tensor(),
+                 .b = b.tensor(),
+                 .c = c.tensor(),
+                 .transpose_a = ta,
+                 .transpose_b = tb,
+                 .alpha = alpha,
+                 .beta = beta});
+      EXPECT_LT(Difference(c, expected), 1e-6) << m << " " << n << " " << k << " " << form;
+      EXPECT_TRUE(c.UntouchedBeyond(m));
+    }
+  }
+}
+
 // The property that lets a token's result be compared between layouts: rows are computed alone, at
 // other places, among others, and must come out with the same bits.
+template <class T, class C = T>
 void ExpectRowsIndependent(int threads, int64_t n, int64_t k, bool transpose_b) {
   constexpr int64_t kRows = 700;
   Cpu cpu(threads);
-  Matrix<float> a = Matrix<float>::Random(1, kRows, k, 0);
-  Matrix<float> b =
-      transpose_b ? Matrix<float>::Random(2, n, k, 0, 0.1) : Matrix<float>::Random(2, k, n, 0, 0.1);
+  Matrix<T> a = Matrix<T>::Random(1, kRows, k, 0);
+  Matrix<T> b =
+      transpose_b ? Matrix<T>::Random(2, n, k, 0, 0.1) : Matrix<T>::Random(2, k, n, 0, 0.1);
   const auto multiply = [&](int64_t begin, int64_t end) {
-    Matrix<float> c(end - begin, n, 0);
+    Matrix<C> c(end - begin, n, 0);
     cpu(MatMul{.a = a.tensor().Rows(begin, end),
                .b = b.tensor(),
                .c = c.tensor(),
                .transpose_b = transpose_b});
     return c;
   };
-  const Matrix<float> all = multiply(0, kRows);
+  const Matrix<C> all = multiply(0, kRows);
   for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{{0, 1},
                                                                            {699, 700},
                                                                            {5, 7},
@@ -145,7 +176,7 @@ void ExpectRowsIndependent(int threads, int64_t n, int64_t k, bool transpose_b) 
                                                                            {1, 258},
                                                                            {512, 700},
                                                                            {100, 650}}) {
-    const Matrix<float> part = multiply(begin, end);
+    const Matrix<C> part = multiply(begin, end);
     for (int64_t i = begin; i < end; ++i) {
       ASSERT_TRUE(SameBits(&part(i - begin, 0), &all(i, 0), n))
           << "row " << i << " of " << begin << " to " << end << ", n " << n << ", k " << k
@@ -159,7 +190,8 @@ TEST(MatMulTest, RowsDoNotDependOnTheirNumberOrPlace) {
     for (bool transpose_b : {false, true}) {
       for (const auto& [n, k] : std::vector<std::pair<int64_t, int64_t>>{
                {1, 64}, {8, 8}, {257, 192}, {1000, 100}, {512, 512}, {600, 3000}, {64, 8192}}) {
-        ExpectRowsIndependent(threads, n, k, transpose_b);
+        ExpectRowsIndependent<float>(threads, n, k, transpose_b);
+        ExpectRowsIndependent<BFloat16, float>(threads, n, k, transpose_b);
         if (HasFatalFailure()) return;
       }
     }

@@ -15,7 +15,7 @@ struct RmsNorm {
   Tensor x;       // [N, d] T
   Tensor index;   // [m] int32, or absent with m = N
   Tensor addend;  // [m, d] T, or absent for 0
-  Tensor weight;  // [d] T
+  Tensor weight;  // [d] stat
   double eps = 1e-6;
   Tensor sum;   // [m, d] T: s, or absent when it is not wanted
   Tensor y;     // [m, d] T
@@ -33,7 +33,7 @@ struct RmsNormBackward {
   static constexpr std::string_view kName = "rms_norm_backward";
   Tensor x;         // [m, d] T: s when there is no addend
   Tensor addend;    // [m, d] T or absent
-  Tensor weight;    // [d] T
+  Tensor weight;    // [d] stat
   Tensor rstd;      // [m] stat
   Tensor dy;        // [m, d] T
   Tensor base;      // [m, d] T, or absent for 0; may be dx itself
@@ -42,7 +42,7 @@ struct RmsNormBackward {
                     // not indexed.
   Tensor base2;     // likewise; may be dx2 itself
   Tensor dx2;       // [m, d] T or absent
-  Tensor dweight;   // [d] T, +=
+  Tensor dweight;   // [d] stat, +=
   Tensor count;
   Cost cost() const;
 };

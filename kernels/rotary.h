@@ -13,7 +13,7 @@ namespace fathom {
 struct HeadNormRotary {
   static constexpr std::string_view kName = "head_norm_rotary";
   Tensor x;       // [m, heads * h] T, any row stride
-  Tensor weight;  // [h] T
+  Tensor weight;  // [h] stat
   double eps = 1e-6;
   Tensor positions;  // [m] int32, rows of the tables
   Tensor cosine;     // [P, h/2] stat
@@ -29,14 +29,14 @@ void RunOnCpu(const HeadNormRotary& operation, CpuStream& stream);
 struct HeadNormRotaryBackward {
   static constexpr std::string_view kName = "head_norm_rotary_backward";
   Tensor x;          // [m, heads * h] T, as forward read it
-  Tensor weight;     // [h] T
+  Tensor weight;     // [h] stat
   Tensor positions;  // [m] int32
   Tensor cosine;     // [P, h/2] stat
   Tensor sine;       // [P, h/2] stat
   Tensor rstd;       // [m, heads] stat
   Tensor dy;         // [m, heads * h] T
   Tensor dx;         // [m, heads * h] T; may be dy itself
-  Tensor dweight;    // [h] T, +=
+  Tensor dweight;    // [h] stat, +=
   Tensor count;
   Cost cost() const;
 };

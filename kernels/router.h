@@ -13,7 +13,7 @@ namespace fathom {
 struct RouterLogits {
   static constexpr std::string_view kName = "router_logits";
   Tensor x;  // [N, d] T
-  Tensor w;  // [d] T
+  Tensor w;  // [d] stat
   Tensor s;  // [N] stat
   Cost cost() const;
 };
@@ -100,9 +100,9 @@ struct RouterBackward {
   static constexpr std::string_view kName = "router_backward";
   Tensor ds;  // [N] stat
   Tensor x;   // [N, d] T
-  Tensor w;   // [d] T
+  Tensor w;   // [d] stat
   Tensor dx;  // [N, d] T, +=
-  Tensor dw;  // [d] T, +=
+  Tensor dw;  // [d] stat, +=
   Cost cost() const;
 };
 void RunOnCpu(const RouterBackward& operation, CpuStream& stream);

@@ -40,7 +40,7 @@ struct Matrix {
       : rows(rows),
         columns(columns),
         stride(columns + padding),
-        data(rows * stride + 1, std::numeric_limits<T>::quiet_NaN()) {}
+        data(rows * stride + 1, static_cast<T>(std::nan(""))) {}
 
   // Standard normal values times `size`, a function of the seed.
   static Matrix Random(uint64_t seed, int64_t rows, int64_t columns, int64_t padding = 3,
@@ -67,7 +67,9 @@ struct Matrix {
   bool UntouchedBeyond(int64_t used_rows) const {
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < stride; ++j) {
-        if ((i >= used_rows || j >= columns) && !std::isnan(data[i * stride + j])) return false;
+        if ((i >= used_rows || j >= columns) &&
+            !std::isnan(static_cast<double>(data[i * stride + j])))
+          return false;
       }
     }
     return true;
@@ -77,9 +79,11 @@ struct Matrix {
   std::vector<T> data;
 };
 
-// Rounding of a few hundred operations.
+// Rounding of a few hundred operations; in bfloat16 that of the result.
 template <class T>
-constexpr double kTolerance = std::is_same_v<T, double> ? 1e-12 : 1e-5;
+constexpr double kTolerance = std::is_same_v<T, double>     ? 1e-12
+                              : std::is_same_v<T, BFloat16> ? 1.0 / 256
+                                                            : 1e-5;
 
 // The largest |a - b| of the first rows, relative to the largest |b|; infinite for a NaN in a.
 template <class A, class B>

@@ -10,22 +10,24 @@
 namespace fathom {
 namespace {
 
+// `gradient` is null when it is not wanted; it may be `logits`.
 template <class T>
-cpu::Stat<T> RowLoss(T* logits, int64_t vocabulary, int64_t label, bool gradient,
+cpu::Stat<T> RowLoss(const cpu::Stat<T>* logits, int64_t vocabulary, int64_t label, T* gradient,
                      cpu::Stat<T> scale) {
   using S = cpu::Stat<T>;
-  const auto at = [&](int64_t j) { return static_cast<S>(logits[j]); };
+  const auto at = [&](int64_t j) { return logits[j]; };
   const S largest = cpu::LaneMax<S>(vocabulary, std::numeric_limits<S>::lowest(), at);
   const S sum = cpu::LaneSum<S>(vocabulary, [&](int64_t j) { return cpu::Exp(at(j) - largest); });
   // log(sum) - (logit - largest): the differences are exact where it matters.
   const S loss = std::log(sum) - (at(label) - largest);
-  if (gradient) {
+  if (gradient != nullptr) {
     const S target = at(label);
     const S factor = scale / sum;
+#pragma GCC ivdep  // gradient is logits itself or apart from it
     for (int64_t j = 0; j < vocabulary; ++j) {
-      logits[j] = static_cast<T>(factor * cpu::Exp(at(j) - largest));
+      gradient[j] = static_cast<T>(factor * cpu::Exp(at(j) - largest));
     }
-    logits[label] = static_cast<T>(factor * cpu::Exp(target - largest) - scale);
+    gradient[label] = static_cast<T>(factor * cpu::Exp(target - largest) - scale);
   }
   return loss;
 }
@@ -33,7 +35,8 @@ cpu::Stat<T> RowLoss(T* logits, int64_t vocabulary, int64_t label, bool gradient
 template <class T>
 void Run(const CrossEntropy& op, CpuStream& stream) {
   using S = cpu::Stat<T>;
-  const cpu::RowsOf<T> logits(op.logits);
+  const cpu::RowsOf<S> logits(op.logits);
+  const cpu::RowsOf<T> gradients(op.d_logits);
   const int32_t* labels = op.labels.data<int32_t>();
   S* losses = op.losses.data<S>();
   const int64_t vocabulary = op.logits.dim(1);
@@ -42,12 +45,13 @@ void Run(const CrossEntropy& op, CpuStream& stream) {
     for (int64_t i = begin; i < end; ++i) {
       FATHOM_CHECK(labels[i] < vocabulary)
           << "label " << labels[i] << " of a vocabulary of " << vocabulary;
+      T* gradient = gradients.absent() ? nullptr : gradients[i];
       if (labels[i] >= 0) {
-        losses[i] = RowLoss(logits[i], vocabulary, labels[i], op.gradient, scale);
+        losses[i] = RowLoss<T>(logits[i], vocabulary, labels[i], gradient, scale);
         continue;
       }
       losses[i] = 0;
-      if (op.gradient) std::fill_n(logits[i], vocabulary, static_cast<T>(0));
+      if (gradient != nullptr) std::fill_n(gradient, vocabulary, static_cast<T>(0));
     }
   });
 }
@@ -55,8 +59,8 @@ void Run(const CrossEntropy& op, CpuStream& stream) {
 }  // namespace
 
 void RunOnCpu(const CrossEntropy& operation, CpuStream& stream) {
-  cpu::Dispatch(operation.logits.dtype(),
-                [&](auto type) { Run<decltype(type)>(operation, stream); });
+  const Tensor& typed = operation.d_logits.absent() ? operation.logits : operation.d_logits;
+  cpu::Dispatch(typed.dtype(), [&](auto type) { Run<decltype(type)>(operation, stream); });
 }
 
 }  // namespace fathom

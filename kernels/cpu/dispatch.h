@@ -17,7 +17,8 @@ struct StatisticsOf<double> {
 template <class T>
 using Stat = typename StatisticsOf<T>::Type;
 
-// Calls function(T()) with the value type of a floating dtype.
+// Calls function(T()) with the value type of a floating dtype. T() is a value to take the type
+// of.
 template <class Function>
 void Dispatch(DType dtype, const Function& function) {
   switch (dtype) {
@@ -27,8 +28,26 @@ void Dispatch(DType dtype, const Function& function) {
     case DType::kFloat64:
       function(double());
       return;
+    case DType::kBFloat16:
+      function(BFloat16());
+      return;
     default:
       FATHOM_CHECK(false) << "no CPU operation on " << Name(dtype);
+  }
+}
+
+// The same for operands that are of a statistics type.
+template <class Function>
+void DispatchStatistics(DType dtype, const Function& function) {
+  switch (dtype) {
+    case DType::kFloat32:
+      function(float());
+      return;
+    case DType::kFloat64:
+      function(double());
+      return;
+    default:
+      FATHOM_CHECK(false) << "no CPU operation with statistics in " << Name(dtype);
   }
 }
 

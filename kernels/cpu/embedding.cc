@@ -38,7 +38,8 @@ void RunOnCpu(const EmbeddingBackward& operation, CpuStream& stream) {
   cpu::Dispatch(op.dx.dtype(), [&](auto type) {
     using T = decltype(type);
     using S = cpu::Stat<T>;
-    const cpu::RowsOf<T> dx(op.dx), d_table(op.d_table);
+    const cpu::RowsOf<T> dx(op.dx);
+    const cpu::RowsOf<S> d_table(op.d_table);
     const int32_t* tokens = op.tokens.data<int32_t>();
     const int64_t n = op.dx.dim(0);
     // Each worker has columns of its own, a cache line at least, and takes all rows in order.
@@ -48,10 +49,10 @@ void RunOnCpu(const EmbeddingBackward& operation, CpuStream& stream) {
     cpu::ParallelFor(stream, slices, n * kColumns, [&](int64_t begin, int64_t end, int) {
       const int64_t last = std::min(d, end * kColumns);
       for (int64_t i = 0; i < n; ++i) {
-        T* sum = d_table[tokens[i]];
+        S* sum = d_table[tokens[i]];
         const T* row = dx[i];
         for (int64_t j = begin * kColumns; j < last; ++j) {
-          sum[j] = static_cast<T>(static_cast<S>(sum[j]) + static_cast<S>(row[j]));
+          sum[j] += static_cast<S>(row[j]);
         }
       }
     });

@@ -27,7 +27,7 @@ RowGate<S> GateOf(Gate gate, const S* z, S scale, int64_t row) {
 
 template <class T>
 cpu::Stat<T> ScaleOf(Gate gate, const Tensor& scale) {
-  return gate == Gate::kXMod ? static_cast<cpu::Stat<T>>(*scale.data<T>()) : cpu::Stat<T>(1);
+  return gate == Gate::kXMod ? *scale.data<cpu::Stat<T>>() : cpu::Stat<T>(1);
 }
 
 // `a` is null when x already holds x + a.
@@ -115,10 +115,7 @@ void Backward(const GatedResidualBackward& op, CpuStream& stream) {
           }
         }
       });
-  if (xmod) {
-    T* sum = op.d_scale.data<T>();
-    *sum = static_cast<T>(static_cast<S>(*sum) + static_cast<S>(*d_scale));
-  }
+  if (xmod) *op.d_scale.data<S>() += static_cast<S>(*d_scale);
 }
 
 }  // namespace

@@ -20,7 +20,8 @@ void ScaleOnly(const GemmArguments<T>& g) {
   }
 }
 
-// The libraries' own threads stay out of it: our workers call them, each for a tile of its own.
+}  // namespace
+
 void UseCallingThreadOnly() {
   thread_local const bool once = [] {
     static const bool blas = (openblas_set_num_threads(1), true);
@@ -29,8 +30,6 @@ void UseCallingThreadOnly() {
   }();
   (void)once;
 }
-
-}  // namespace
 
 void Gemm(const GemmArguments<float>& g) {
   if (g.m == 0 || g.n == 0) return;
@@ -52,13 +51,16 @@ void Gemm(const GemmArguments<double>& g) {
               g.ldb, g.beta, g.c, g.ldc);
 }
 
-int64_t GemmRows(int64_t m) {
+template <class T>
+int64_t GemmRule<T>::Rows(int64_t m) {
   // Kernels for AVX-512 differ below 16 rows only; those for AVX2 take 6 rows at a time and have
   // several forms for what remains.
   static const bool avx512 =
       (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
   if (avx512) return std::max<int64_t>(m, 16);
-  return (m + kGemmRowMultiple - 1) / kGemmRowMultiple * kGemmRowMultiple;
+  return (m + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
 }
+template struct GemmRule<float>;
+template struct GemmRule<double>;
 
 }  // namespace fathom::cpu

@@ -24,7 +24,7 @@ struct Summands {
 };
 
 template <class T, bool kBoth>
-void NormRow(const Summands<T>& s, const T* weight, double eps, int64_t d, T* sum, T* y,
+void NormRow(const Summands<T>& s, const cpu::Stat<T>* weight, double eps, int64_t d, T* sum, T* y,
              cpu::Stat<T>* rstd) {
   using S = cpu::Stat<T>;
   const S squares = cpu::LaneSum<S>(d, [&](int64_t j) {
@@ -34,7 +34,7 @@ void NormRow(const Summands<T>& s, const T* weight, double eps, int64_t d, T* su
   const S r = S(1) / std::sqrt(squares / static_cast<S>(d) + static_cast<S>(eps));
   *rstd = r;
   for (int64_t j = 0; j < d; ++j) {
-    y[j] = static_cast<T>(s.template At<kBoth>(j) * r * static_cast<S>(weight[j]));
+    y[j] = static_cast<T>(s.template At<kBoth>(j) * r * weight[j]);
   }
   if (sum == nullptr) return;
   for (int64_t j = 0; j < d; ++j) sum[j] = static_cast<T>(s.template At<kBoth>(j));
@@ -46,7 +46,7 @@ void Forward(const RmsNorm& op, CpuStream& stream) {
   const int64_t d = op.y.dim(1);
   const RowsOf<T> x(op.x), addend(op.addend), sum(op.sum), y(op.y);
   const int32_t* index = DataOf<int32_t>(op.index);
-  const T* weight = op.weight.data<T>();
+  const S* weight = op.weight.data<S>();
   S* rstd = op.rstd.data<S>();
   cpu::ParallelFor(
       stream, cpu::RowsInUse(op.count, op.y.dim(0)), d, [&](int64_t begin, int64_t end, int) {
@@ -63,16 +63,14 @@ void Forward(const RmsNorm& op, CpuStream& stream) {
 }
 
 template <class T, bool kBoth>
-void BackwardRow(const Summands<T>& s, const T* dy, const T* weight, cpu::Stat<T> rstd, int64_t d,
-                 const T* base, T* dx, const T* base2, T* dx2, double* dweight) {
+void BackwardRow(const Summands<T>& s, const T* dy, const cpu::Stat<T>* weight, cpu::Stat<T> rstd,
+                 int64_t d, const T* base, T* dx, const T* base2, T* dx2, double* dweight) {
   using S = cpu::Stat<T>;
-  const S product = cpu::LaneSum<S>(d, [&](int64_t j) {
-    return static_cast<S>(weight[j]) * static_cast<S>(dy[j]) * s.template At<kBoth>(j);
-  });
+  const S product = cpu::LaneSum<S>(
+      d, [&](int64_t j) { return weight[j] * static_cast<S>(dy[j]) * s.template At<kBoth>(j); });
   const S factor = rstd * rstd * (product / static_cast<S>(d));
   const auto v = [&](int64_t j) {
-    return rstd *
-           (static_cast<S>(weight[j]) * static_cast<S>(dy[j]) - s.template At<kBoth>(j) * factor);
+    return rstd * (weight[j] * static_cast<S>(dy[j]) - s.template At<kBoth>(j) * factor);
   };
   for (int64_t j = 0; j < d; ++j) {
     dweight[j] += static_cast<S>(dy[j]) * s.template At<kBoth>(j) * rstd;
@@ -97,7 +95,7 @@ void Backward(const RmsNormBackward& op, CpuStream& stream) {
   const RowsOf<T> x(op.x), addend(op.addend), dy(op.dy);
   const RowsOf<T> base(op.base), dx(op.dx), base2(op.base2), dx2(op.dx2);
   const int32_t* dx_index = DataOf<int32_t>(op.dx_index);
-  const T* weight = op.weight.data<T>();
+  const S* weight = op.weight.data<S>();
   const S* rstd = op.rstd.data<S>();
   const double* sums =
       cpu::ReduceRows(stream, rows, d, 3.0 * d, [&](int64_t begin, int64_t end, double* partial) {
@@ -111,10 +109,8 @@ void Backward(const RmsNormBackward& op, CpuStream& stream) {
           row(s, dy[i], weight, rstd[i], d, base_row, dx_row, base2_row, dx2_row, partial);
         }
       });
-  T* dweight = op.dweight.data<T>();
-  for (int64_t j = 0; j < d; ++j) {
-    dweight[j] = static_cast<T>(static_cast<S>(dweight[j]) + static_cast<S>(sums[j]));
-  }
+  S* dweight = op.dweight.data<S>();
+  for (int64_t j = 0; j < d; ++j) dweight[j] += static_cast<S>(sums[j]);
 }
 
 }  // namespace

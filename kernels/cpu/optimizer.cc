@@ -26,7 +26,7 @@ void RunOnCpu(const AdamW& operation, CpuStream& stream) {
   const AdamW& op = operation;
   const double* step = op.step.data<double>();
   if (step[kApply] == 0) return;
-  cpu::Dispatch(op.weight.dtype(), [&](auto type) {
+  cpu::DispatchStatistics(op.weight.dtype(), [&](auto type) {
     using S = decltype(type);
     const S* gradient = op.gradient.data<S>();
     S* first = op.first.data<S>();
@@ -56,7 +56,7 @@ void RunOnCpu(const AdamW& operation, CpuStream& stream) {
 void RunOnCpu(const MuonMomentum& operation, CpuStream& stream) {
   const MuonMomentum& op = operation;
   const double* step = op.step.data<double>();
-  cpu::Dispatch(op.momentum.dtype(), [&](auto type) {
+  cpu::DispatchStatistics(op.momentum.dtype(), [&](auto type) {
     using S = decltype(type);
     const S* gradient = op.gradient.data<S>();
     S* momentum = op.momentum.data<S>();
@@ -80,7 +80,7 @@ void RunOnCpu(const MuonMomentum& operation, CpuStream& stream) {
 
 void RunOnCpu(const NormalizeMatrices& operation, CpuStream& stream) {
   const NormalizeMatrices& op = operation;
-  cpu::Dispatch(op.x.dtype(), [&](auto type) {
+  cpu::DispatchStatistics(op.x.dtype(), [&](auto type) {
     using S = decltype(type);
     const int64_t size = op.x.dim(1) * op.x.dim(2);
     const cpu::RowsOf<S> matrices(op.x);
@@ -102,7 +102,7 @@ void RunOnCpu(const MuonApply& operation, CpuStream& stream) {
   const MuonApply& op = operation;
   const double* step = op.step.data<double>();
   if (step[kApply] == 0) return;
-  cpu::Dispatch(op.weight.dtype(), [&](auto type) {
+  cpu::DispatchStatistics(op.weight.dtype(), [&](auto type) {
     using S = decltype(type);
     const S* direction = op.direction.data<S>();
     S* weight = op.weight.data<S>();

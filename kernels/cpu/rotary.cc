@@ -29,8 +29,8 @@ Angles<T> AnglesAt(const Tensor& cosine, const Tensor& sine, int64_t position) {
 }
 
 template <class T>
-cpu::Stat<T> ForwardHead(const T* x, const T* weight, double eps, const Angles<T>& angles,
-                         int64_t h, T* y) {
+cpu::Stat<T> ForwardHead(const T* x, const cpu::Stat<T>* weight, double eps,
+                         const Angles<T>& angles, int64_t h, T* y) {
   using S = cpu::Stat<T>;
   const S squares = cpu::LaneSum<S>(h, [&](int64_t j) {
     const S value = static_cast<S>(x[j]);
@@ -40,8 +40,8 @@ cpu::Stat<T> ForwardHead(const T* x, const T* weight, double eps, const Angles<T
   const int64_t half = h / 2;
 #pragma GCC ivdep  // y is x itself or apart from it
   for (int64_t j = 0; j < half; ++j) {
-    const S low = static_cast<S>(x[j]) * rstd * static_cast<S>(weight[j]);
-    const S high = static_cast<S>(x[j + half]) * rstd * static_cast<S>(weight[j + half]);
+    const S low = static_cast<S>(x[j]) * rstd * weight[j];
+    const S high = static_cast<S>(x[j + half]) * rstd * weight[j + half];
     y[j] = static_cast<T>(low * angles.cosine[j] - high * angles.sine[j]);
     y[j + half] = static_cast<T>(high * angles.cosine[j] + low * angles.sine[j]);
   }
@@ -49,7 +49,7 @@ cpu::Stat<T> ForwardHead(const T* x, const T* weight, double eps, const Angles<T
 }
 
 template <class T>
-void BackwardHead(const T* __restrict x, const T* __restrict weight, cpu::Stat<T> rstd,
+void BackwardHead(const T* __restrict x, const cpu::Stat<T>* __restrict weight, cpu::Stat<T> rstd,
                   const Angles<T>& angles, int64_t h, const T* dy, T* dx,
                   double* __restrict dweight) {
   using S = cpu::Stat<T>;
@@ -65,7 +65,7 @@ void BackwardHead(const T* __restrict x, const T* __restrict weight, cpu::Stat<T
   for (int64_t j = 0; j < h; ++j) {
     unit[j] = static_cast<S>(x[j]) * rstd;
     dweight[j] += g[j] * unit[j];
-    g[j] *= static_cast<S>(weight[j]);
+    g[j] *= weight[j];
   }
   const S mean = cpu::LaneSum<S>(h, [&](int64_t j) { return g[j] * unit[j]; }) / static_cast<S>(h);
   for (int64_t j = 0; j < h; ++j) dx[j] = static_cast<T>(rstd * (g[j] - unit[j] * mean));
@@ -78,7 +78,7 @@ void Forward(const HeadNormRotary& op, CpuStream& stream) {
   const int64_t heads = op.x.dim(1) / h;
   const RowsOf<T> x(op.x), y(op.y);
   const RowsOf<S> rstd(op.rstd);
-  const T* weight = op.weight.data<T>();
+  const S* weight = op.weight.data<S>();
   const int32_t* positions = op.positions.data<int32_t>();
   cpu::ParallelFor(stream, cpu::RowsInUse(op.count, op.x.dim(0)), 2 * heads * h,
                    [&](int64_t begin, int64_t end, int) {
@@ -100,7 +100,7 @@ void Backward(const HeadNormRotaryBackward& op, CpuStream& stream) {
   FATHOM_CHECK(h <= kMaximumHeadDim) << "head width " << h;
   const RowsOf<T> x(op.x), dy(op.dy), dx(op.dx);
   const RowsOf<S> rstd(op.rstd);
-  const T* weight = op.weight.data<T>();
+  const S* weight = op.weight.data<S>();
   const int32_t* positions = op.positions.data<int32_t>();
   const double* sums =
       cpu::ReduceRows(stream, cpu::RowsInUse(op.count, op.x.dim(0)), h, 4.0 * heads * h,
@@ -113,10 +113,8 @@ void Backward(const HeadNormRotaryBackward& op, CpuStream& stream) {
                           }
                         }
                       });
-  T* dweight = op.dweight.data<T>();
-  for (int64_t j = 0; j < h; ++j) {
-    dweight[j] = static_cast<T>(static_cast<S>(dweight[j]) + static_cast<S>(sums[j]));
-  }
+  S* dweight = op.dweight.data<S>();
+  for (int64_t j = 0; j < h; ++j) dweight[j] += static_cast<S>(sums[j]);
 }
 
 }  // namespace
@@ -135,7 +133,7 @@ void RunOnCpu(const HeadNormRotaryBackward& operation, CpuStream& stream) {
 
 void RunOnCpu(const RotaryTables& operation, CpuStream& stream) {
   const RotaryTables& op = operation;
-  cpu::Dispatch(op.cosine.dtype(), [&](auto type) {
+  cpu::DispatchStatistics(op.cosine.dtype(), [&](auto type) {
     using S = decltype(type);
     const RowsOf<S> cosine(op.cosine), sine(op.sine);
     const int64_t half = op.cosine.dim(1);

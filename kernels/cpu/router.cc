@@ -56,7 +56,7 @@ void Backward(const RouterBackward& op, CpuStream& stream) {
   using S = cpu::Stat<T>;
   const int64_t d = op.x.dim(1);
   const RowsOf<T> x(op.x), dx(op.dx);
-  const T* w = op.w.data<T>();
+  const S* w = op.w.data<S>();
   const S* ds = op.ds.data<S>();
   const double* sums = cpu::ReduceRows(
       stream, op.x.dim(0), d, 2.0 * d, [&](int64_t begin, int64_t end, double* partial) {
@@ -65,15 +65,13 @@ void Backward(const RouterBackward& op, CpuStream& stream) {
           T* __restrict dx_row = dx[i];
           const S gradient = ds[i];
           for (int64_t j = 0; j < d; ++j) {
-            dx_row[j] = static_cast<T>(static_cast<S>(dx_row[j]) + gradient * static_cast<S>(w[j]));
+            dx_row[j] = static_cast<T>(static_cast<S>(dx_row[j]) + gradient * w[j]);
           }
           for (int64_t j = 0; j < d; ++j) partial[j] += gradient * static_cast<S>(x_row[j]);
         }
       });
-  T* dw = op.dw.data<T>();
-  for (int64_t j = 0; j < d; ++j) {
-    dw[j] = static_cast<T>(static_cast<S>(dw[j]) + static_cast<S>(sums[j]));
-  }
+  S* dw = op.dw.data<S>();
+  for (int64_t j = 0; j < d; ++j) dw[j] += static_cast<S>(sums[j]);
 }
 
 }  // namespace
@@ -84,14 +82,13 @@ void RunOnCpu(const RouterLogits& operation, CpuStream& stream) {
     using T = decltype(type);
     using S = cpu::Stat<T>;
     const RowsOf<T> x(op.x);
-    const T* w = op.w.data<T>();
+    const S* w = op.w.data<S>();
     S* s = op.s.data<S>();
     const int64_t d = op.x.dim(1);
     cpu::ParallelFor(stream, op.x.dim(0), d / 2.0, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) {
         const T* row = x[i];
-        s[i] = cpu::LaneSum<S>(
-            d, [&](int64_t j) { return static_cast<S>(row[j]) * static_cast<S>(w[j]); });
+        s[i] = cpu::LaneSum<S>(d, [&](int64_t j) { return static_cast<S>(row[j]) * w[j]; });
       }
     });
   });
@@ -99,7 +96,7 @@ void RunOnCpu(const RouterLogits& operation, CpuStream& stream) {
 
 void RunOnCpu(const AdjustLogits& operation, CpuStream& stream) {
   const AdjustLogits& op = operation;
-  cpu::Dispatch(op.z.dtype(), [&](auto type) {
+  cpu::DispatchStatistics(op.z.dtype(), [&](auto type) {
     using S = decltype(type);
     const S* s = op.s.data<S>();
     const S* counts = op.counts.data<S>();
@@ -117,7 +114,7 @@ void RunOnCpu(const DescribeSelection& operation, CpuStream&) {
   const int64_t selected = cpu::RowsInUse(op.count, op.index.elements());
   const int32_t* row_positions = op.row_positions.data<int32_t>();
   int32_t* positions = op.positions.data<int32_t>();
-  cpu::Dispatch(op.counts.dtype(), [&](auto type) {
+  cpu::DispatchStatistics(op.counts.dtype(), [&](auto type) {
     using S = decltype(type);
     S* counts = op.counts.data<S>();
     for (int64_t i = 0; i < selected; ++i) {
@@ -133,12 +130,13 @@ void RunOnCpu(const DescribeSelection& operation, CpuStream&) {
 }
 
 void RunOnCpu(const RouterLoss& operation, CpuStream& stream) {
-  cpu::Dispatch(operation.u.dtype(), [&](auto type) { Loss<decltype(type)>(operation, stream); });
+  cpu::DispatchStatistics(operation.u.dtype(),
+                          [&](auto type) { Loss<decltype(type)>(operation, stream); });
 }
 
 void RunOnCpu(const RouterLogitGradient& operation, CpuStream& stream) {
-  cpu::Dispatch(operation.u.dtype(),
-                [&](auto type) { LogitGradient<decltype(type)>(operation, stream); });
+  cpu::DispatchStatistics(operation.u.dtype(),
+                          [&](auto type) { LogitGradient<decltype(type)>(operation, stream); });
 }
 
 void RunOnCpu(const RouterBackward& operation, CpuStream& stream) {

@@ -43,7 +43,7 @@ void RunOnCpu(const SelectTopK& operation, CpuStream& stream) {
   const int64_t n = op.z.dim(1);
   FATHOM_CHECK(op.k >= 1 && op.k <= n) << "the top " << op.k << " of " << n;
   FATHOM_CHECK_EQ(op.index.elements(), op.z.dim(0) * op.k);
-  cpu::Dispatch(op.z.dtype(), [&](auto type) {
+  cpu::DispatchStatistics(op.z.dtype(), [&](auto type) {
     using S = decltype(type);
     using Key = decltype(OrderKey(S()));
     const cpu::RowsOf<S> z(op.z);
@@ -57,7 +57,7 @@ void RunOnCpu(const SelectTopK& operation, CpuStream& stream) {
 
 void RunOnCpu(const SelectThreshold& operation, CpuStream&) {
   const SelectThreshold& op = operation;
-  cpu::Dispatch(op.value.dtype(), [&](auto type) {
+  cpu::DispatchStatistics(op.value.dtype(), [&](auto type) {
     using S = decltype(type);
     const S* value = op.value.data<S>();
     int32_t* index = op.index.data<int32_t>();

@@ -51,19 +51,26 @@ void Head::Forward(Pass& pass, const Tensor& labels, double loss_weight, const T
         RmsNorm{
             .x = pass.residual, .weight = norm_->weight, .eps = eps_, .y = y, .rstd = saved->rstd});
     const int64_t chunk = ChunkRows(n, vocabulary_);
-    const Tensor all_logits = arena.New(dtype, {chunk, vocabulary_});
+    const Tensor all_logits = arena.New(StatisticsDType(dtype), {chunk, vocabulary_});
+    // Their gradients, which the products below read: in the logits' place where the dtype allows.
+    Tensor all_gradients;
+    if (pass.training) {
+      all_gradients =
+          dtype == all_logits.dtype() ? all_logits : arena.New(dtype, all_logits.shape());
+    }
     for (int64_t begin = 0; begin < n; begin += chunk) {
       const int64_t end = std::min(n, begin + chunk);
       const Tensor logits = all_logits.Rows(0, end - begin);
       LinearForward(stream, y.Rows(begin, end), head_->weight, logits);
+      const Tensor d_logits = pass.training ? all_gradients.Rows(0, end - begin) : Tensor();
       Launch(stream, CrossEntropy{.logits = logits,
                                   .labels = labels.Rows(begin, end),
-                                  .gradient = pass.training,
+                                  .d_logits = d_logits,
                                   .scale = loss_weight,
                                   .losses = losses.Rows(begin, end)});
       if (pass.training) {
-        LinearBackwardWeight(stream, logits, y.Rows(begin, end), head_->gradient);
-        LinearBackwardInput(stream, logits, head_->weight, saved->d_y.Rows(begin, end));
+        LinearBackwardWeight(stream, d_logits, y.Rows(begin, end), head_->gradient);
+        LinearBackwardInput(stream, d_logits, head_->weight, saved->d_y.Rows(begin, end));
       }
     }
   }

@@ -19,7 +19,7 @@ class Head {
   // Sets pass.d_residual to the gradient of pass.residual.
   void Backward(Pass& pass) const;
 
-  // logits [n, V] T of a pass whose layers have run. For tests and generation: small n only.
+  // logits [n, V] stat of a pass whose layers have run. For tests and generation: small n only.
   void Logits(Pass& pass, const Tensor& logits) const;
 
  private:

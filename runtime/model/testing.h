@@ -98,8 +98,7 @@ class TestModel {
                            pass.selected.data<int32_t>() + pass.selected.elements());
     CollectSelections(pass, &result);
     if (options.logits) {
-      const Tensor logits =
-          arena_.New(pass.residual.dtype(), {batch.rows(), stage_.config().vocabulary});
+      const Tensor logits = arena_.New(losses.dtype(), {batch.rows(), stage_.config().vocabulary});
       stage_.head().Logits(pass, logits);
       result.logits = ToHost(logits);
     }
