@@ -54,10 +54,6 @@ absl::Status CheckPresence(proto::Job* message) {
                                                      ", but ", later.what, " not built yet"));
     }
   }
-  if (message->train().precision() == proto::Train::BF16) {
-    return absl::InvalidArgumentError(
-        "train.precision is BF16, but it must be FP32 or FP64: BF16 is not built yet");
-  }
   for (const char* path : kRequired) {
     FATHOM_ASSIGN_OR_RETURN(const FieldPlace place, FindField(path, message));
     if (!place.is_set()) {
@@ -101,8 +97,9 @@ absl::StatusOr<TrainConfig> ToTrain(const proto::Train& train) {
   config.micro_batch = train.micro_batch();
   config.global_batch = train.global_batch();
   config.seed = train.seed();
-  config.precision =
-      train.precision() == proto::Train::FP64 ? Precision::kFloat64 : Precision::kFloat32;
+  config.precision = train.precision() == proto::Train::FP64   ? Precision::kFloat64
+                     : train.precision() == proto::Train::BF16 ? Precision::kBFloat16
+                                                               : Precision::kFloat32;
   config.init_from = train.init_from();
   config.output = train.output();
   config.validate_every = train.validate_every();

@@ -335,8 +335,6 @@ TEST(JobTest, RefusesWhatIsNotBuiltYet) {
       {"parallel.lanes=2", "parallel.lanes is 2, but lanes are not built yet"},
       {"parallel.zero=1",
        "parallel.zero is 1, but splitting the optimizer's state is not built yet"},
-      {"train.precision=BF16",
-       "train.precision is BF16, but it must be FP32 or FP64: BF16 is not built yet"},
       {"checkpoint.async=true",
        "checkpoint.async is true, but saving in the background is not built yet"},
       {"device.kind=CUDA", "device.kind is CUDA, but devices other than the CPU are not built yet"},

@@ -26,6 +26,7 @@ std::vector<Job> Jobs() {
       "[{repeat: 1 dense {}}, {repeat: 3 sparse { sparsity: 7 }}, {repeat: 1 dense {}}]";
   return {MakeJob("[{repeat: 3 dense {}}]"), MakeJob(mixed),
           MakeJob(mixed, {"model.gate=MOD", "train.precision=FP64"}),
+          MakeJob(mixed, {"train.precision=BF16"}),
           MakeJob("[{repeat: 4 sparse { sparsity: 3 }}]", {"model.gate=NONE"})};
 }
 

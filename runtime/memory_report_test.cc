@@ -42,7 +42,7 @@ TEST(MemoryReportTest, TheProcessHoldsMemory) { EXPECT_GT(PeakResidentBytes(), 1
 // Training takes, to the byte, what the dry run of the same code says.
 TEST(MemoryReportTest, ToysTakeWhatIsPlanned) {
   for (const std::string job : {"toy_dense", "toy_mod", "toy_xmod"}) {
-    for (const std::string precision : {"FP32", "FP64"}) {
+    for (const std::string precision : {"FP32", "FP64", "BF16"}) {
       const ToyRun run =
           RunToy(job, NewTestDirectory(), "run", {"train.steps=1", "train.precision=" + precision});
       ASSERT_TRUE(run.status.ok()) << run.status;

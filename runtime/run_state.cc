@@ -47,9 +47,9 @@ absl::Status LoadTensor(const SafetensorsFile& file, const std::string& name, co
                         Stream& stream) {
   FATHOM_ASSIGN_OR_RETURN(const NamedArray* array, FindTensor(file, name, tensor.shape()));
   if (array->dtype == DType::kInt32 || array->dtype == DType::kInt64) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file.path(), ": ", name, " is ", std::string(Name(array->dtype)),
-                     "; float32, float64 or bfloat16 is needed"));
+    return absl::InvalidArgumentError(absl::StrCat(file.path(), ": ", name, " is ",
+                                                   std::string(Name(array->dtype)),
+                                                   "; float32, float64 or bfloat16 is needed"));
   }
   std::vector<double> values(tensor.elements());
   ReadElements(*array, 0, values.size(), values.data());
@@ -75,7 +75,7 @@ absl::Status HostTensors::Add(const std::string& name, const Tensor& tensor, Str
 
 absl::Status CopyWeights(const ParameterTable& parameters, Stream& stream, HostTensors* out) {
   for (const Parameter& parameter : parameters.all()) {
-    FATHOM_RETURN_IF_ERROR(out->Add(parameter.spec.name, parameter.weight, stream));
+    FATHOM_RETURN_IF_ERROR(out->Add(parameter.spec.name, parameter.master, stream));
   }
   return absl::OkStatus();
 }
@@ -90,7 +90,7 @@ absl::Status CopyOptimizer(const Optimizer& optimizer, Stream& stream, HostTenso
 absl::Status LoadWeights(const SafetensorsFile& file, const ParameterTable& parameters,
                          Stream& stream) {
   for (const Parameter& parameter : parameters.all()) {
-    FATHOM_RETURN_IF_ERROR(LoadTensor(file, parameter.spec.name, parameter.weight, stream));
+    FATHOM_RETURN_IF_ERROR(LoadTensor(file, parameter.spec.name, parameter.master, stream));
   }
   for (const NamedArray& array : file.tensors()) {
     if (parameters.Find(array.name) == nullptr) {
@@ -98,6 +98,7 @@ absl::Status LoadWeights(const SafetensorsFile& file, const ParameterTable& para
                                                      ", which the job's model has not"));
     }
   }
+  parameters.RoundWeights(stream);
   return absl::OkStatus();
 }
 

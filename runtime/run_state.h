@@ -24,13 +24,14 @@ class HostTensors {
   std::vector<NamedArray> arrays_;
 };
 
+// The masters.
 absl::Status CopyWeights(const ParameterTable& parameters, Stream& stream, HostTensors* out);
 // NAME.momentum, NAME.first, NAME.second and "step".
 absl::Status CopyOptimizer(const Optimizer& optimizer, Stream& stream, HostTensors* out);
 
-// Fills every parameter from a file, converting between floating-point types. A parameter that the
-// file lacks, a shape that differs, a tensor that the model has not, and a value that is not finite
-// are refused in one sentence that names file and tensor.
+// Fills every master from a file, converting between floating-point types, and the weights. A
+// parameter that the file lacks, a shape that differs, a tensor that the model has not, and a value
+// that is not finite are refused in one sentence that names file and tensor.
 absl::Status LoadWeights(const SafetensorsFile& file, const ParameterTable& parameters,
                          Stream& stream);
 // Fills the optimizer's state, which must agree in names, shapes and dtype.

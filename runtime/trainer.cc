@@ -86,6 +86,17 @@ absl::Status Trainer::Start(bool resume) {
       "%s: %d layers, %.2f M parameters, on %s (%s, matrix products at %.0f GFLOP/s)", job_.name,
       job_.model.plan.layers.size(), model_->parameters().elements() / 1e6, device.description(),
       std::string(Name(dtype)), peak_flops_ / 1e9));
+  return dtype == DType::kBFloat16 ? WarnIfSlow() : absl::OkStatus();
+}
+
+absl::Status Trainer::WarnIfSlow() {
+  FATHOM_ASSIGN_OR_RETURN(const double float_flops,
+                          MeasureMatMulRate(environment_.device, DType::kFloat32));
+  if (peak_flops_ >= float_flops) return absl::OkStatus();
+  environment_.log(absl::StrFormat(
+      "warning: here matrix products in bfloat16 are slower than in float32, %.0f against %.0f "
+      "GFLOP/s: train.precision FP32 would be faster and more exact",
+      peak_flops_ / 1e9, float_flops / 1e9));
   return absl::OkStatus();
 }
 

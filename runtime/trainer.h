@@ -61,6 +61,8 @@ class Trainer {
   absl::Status OpenOutput(bool resume, std::string* checkpoint);
   absl::Status Load(const std::string& directory);
   absl::Status LoadInitialWeights();
+  // Says so when BF16 is slower than FP32 on this device; the job is obeyed all the same.
+  absl::Status WarnIfSlow();
 
   // Enqueues the whole step; ReadOutcome waits for it. It is the only place of a step where the
   // host reads what the device computed.

@@ -149,6 +149,9 @@ TEST_F(TrainerTest, StoppedAndResumedIsTheSameRunBitForBit) {
       {"dense", {"model.plan=[{repeat: 3 dense {}}]"}},
       {"adamw", {"optimizer.kind=ADAMW"}},
       {"fp64", {"train.precision=FP64"}},
+      {"bf16", {"train.precision=BF16"}},
+      {"bf16_dense_adamw",
+       {"train.precision=BF16", "model.plan=[{repeat: 3 dense {}}]", "optimizer.kind=ADAMW"}},
   };
   for (const auto& [name, overrides] : variants) {
     SCOPED_TRACE(name);

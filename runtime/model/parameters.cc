@@ -8,6 +8,7 @@
 #include "core/random.h"
 #include "core/status.h"
 #include "core/worker_pool.h"
+#include "kernels/elementwise.h"
 
 namespace fathom {
 namespace {
@@ -37,7 +38,7 @@ void Convert(const From* from, To* to, int64_t elements) {
 }  // namespace
 
 const Parameter* ParameterTable::Add(ParameterSpec spec) {
-  parameters_.push_back({.spec = std::move(spec), .weight = {}, .gradient = {}});
+  parameters_.push_back({.spec = std::move(spec), .weight = {}, .master = {}, .gradient = {}});
   return &parameters_.back();
 }
 
@@ -67,24 +68,32 @@ std::vector<int64_t> ParameterTable::Layout() const {
 
 absl::Status ParameterTable::Allocate(Device& device, DType dtype, bool with_gradients) {
   const std::vector<int64_t> offsets = Layout();
-  const DType gradient_dtype = StatisticsDType(dtype);
-  FATHOM_ASSIGN_OR_RETURN(weights_, Buffer::Allocate(device, offsets.back() * SizeOf(dtype)));
+  const int64_t total = offsets.back();
+  const DType stat = StatisticsDType(dtype);
+  const bool rounded = dtype != stat;
+  FATHOM_ASSIGN_OR_RETURN(masters_, Buffer::Allocate(device, total * SizeOf(stat)));
+  all_masters_ = masters_.View(0, stat, {total});
+  if (rounded) {
+    FATHOM_ASSIGN_OR_RETURN(weights_, Buffer::Allocate(device, total * SizeOf(dtype)));
+    all_weights_ = weights_.View(0, dtype, {total});
+  }
   if (with_gradients) {
-    FATHOM_ASSIGN_OR_RETURN(gradients_,
-                            Buffer::Allocate(device, offsets.back() * SizeOf(gradient_dtype)));
-    all_gradients_ = gradients_.View(0, gradient_dtype, {offsets.back()});
+    FATHOM_ASSIGN_OR_RETURN(gradients_, Buffer::Allocate(device, total * SizeOf(stat)));
+    all_gradients_ = gradients_.View(0, stat, {total});
   }
   const auto weight_view = [&](size_t i, Shape shape) {
-    return weights_.View(offsets[i] * SizeOf(dtype), dtype, shape);
+    return rounded && parameters_[i].decayed()
+               ? weights_.View(offsets[i] * SizeOf(dtype), dtype, shape)
+               : masters_.View(offsets[i] * SizeOf(stat), stat, shape);
   };
   const auto gradient_view = [&](size_t i, Shape shape) {
-    return with_gradients
-               ? gradients_.View(offsets[i] * SizeOf(gradient_dtype), gradient_dtype, shape)
-               : Tensor();
+    return with_gradients ? gradients_.View(offsets[i] * SizeOf(stat), stat, shape) : Tensor();
   };
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    parameters_[i].weight = weight_view(i, parameters_[i].spec.shape);
-    parameters_[i].gradient = gradient_view(i, parameters_[i].spec.shape);
+    Parameter& parameter = parameters_[i];
+    parameter.weight = weight_view(i, parameter.spec.shape);
+    parameter.master = masters_.View(offsets[i] * SizeOf(stat), stat, parameter.spec.shape);
+    parameter.gradient = gradient_view(i, parameter.spec.shape);
   }
   for (Group& group : groups_) {
     Shape shape{0, parameters_[group.first].spec.shape[1]};
@@ -94,6 +103,10 @@ absl::Status ParameterTable::Allocate(Device& device, DType dtype, bool with_gra
     group.fused = {weight_view(group.first, shape), gradient_view(group.first, shape)};
   }
   return absl::OkStatus();
+}
+
+void ParameterTable::RoundWeights(Stream& stream) const {
+  if (!all_weights_.absent()) Launch(stream, Copy{.x = all_masters_, .y = all_weights_});
 }
 
 const Parameter* ParameterTable::Find(const std::string& name) const {
@@ -113,12 +126,13 @@ absl::Status InitializeParameters(const ParameterTable& table, uint64_t seed, St
   WorkerPool workers(static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 64u)));
   for (const Parameter& parameter : table.all()) {
     const std::vector<double> values = InitialValues(parameter.spec, seed, workers);
-    std::vector<char> rounded(parameter.weight.bytes());
-    ConvertElements(values.data(), DType::kFloat64, rounded.data(), parameter.weight.dtype(),
-                    parameter.weight.elements());
-    stream.CopyToDevice(rounded.data(), parameter.weight);
+    std::vector<char> rounded(parameter.master.bytes());
+    ConvertElements(values.data(), DType::kFloat64, rounded.data(), parameter.master.dtype(),
+                    parameter.master.elements());
+    stream.CopyToDevice(rounded.data(), parameter.master);
     FATHOM_RETURN_IF_ERROR(stream.Synchronize());
   }
+  table.RoundWeights(stream);
   return absl::OkStatus();
 }
 
@@ -130,6 +144,10 @@ void ConvertElements(const void* from, DType from_dtype, void* to, DType to_dtyp
     Convert(static_cast<const double*>(from), static_cast<float*>(to), elements);
   } else if (from_dtype == DType::kFloat32 && to_dtype == DType::kFloat64) {
     Convert(static_cast<const float*>(from), static_cast<double*>(to), elements);
+  } else if (from_dtype == DType::kBFloat16 && to_dtype == DType::kFloat32) {
+    Convert(static_cast<const BFloat16*>(from), static_cast<float*>(to), elements);
+  } else if (from_dtype == DType::kBFloat16 && to_dtype == DType::kFloat64) {
+    Convert(static_cast<const BFloat16*>(from), static_cast<double*>(to), elements);
   } else {
     FATHOM_CHECK(false) << "no conversion from " << Name(from_dtype) << " to " << Name(to_dtype);
   }

@@ -33,8 +33,13 @@ struct ParameterSpec {
 
 struct Parameter {
   ParameterSpec spec;
-  Tensor weight;    // dtype of the computation
-  Tensor gradient;  // StatisticsDType of it; absent in a table without gradients
+  // What layers compute with: in BF16 matrices, embedding and head are bfloat16, all else is of
+  // StatisticsDType.
+  Tensor weight;
+  // What is initialised, updated, saved and loaded, in StatisticsDType: where `weight` is of that
+  // type it is `weight` itself, else `weight` is its rounded copy.
+  Tensor master;
+  Tensor gradient;  // StatisticsDType; absent in a table without gradients
 
   bool decayed() const {
     return spec.role == ParameterRole::kMatrix || spec.role == ParameterRole::kEmbedding ||
@@ -63,8 +68,10 @@ class ParameterTable {
   // Adds matrices that agree in their second dim, contiguous in memory.
   const FusedMatrix* AddFused(std::vector<ParameterSpec> specs);
 
-  // Gives every parameter its memory. Contents are undefined.
+  // Gives every parameter its memory. Contents are undefined. `dtype`: of the computation.
   absl::Status Allocate(Device& device, DType dtype, bool with_gradients);
+  // Sets all weights from their masters. Whoever writes to masters calls it afterwards.
+  void RoundWeights(Stream& stream) const;
 
   const std::deque<Parameter>& all() const { return parameters_; }
   // nullptr when there is none of that name.
@@ -72,7 +79,8 @@ class ParameterTable {
   int64_t elements() const;
   // All gradients, as one vector.
   const Tensor& gradients() const { return all_gradients_; }
-  int64_t weight_bytes() const { return weights_.bytes(); }
+  // Of weights and masters.
+  int64_t weight_bytes() const { return weights_.bytes() + masters_.bytes(); }
   int64_t gradient_bytes() const { return gradients_.bytes(); }
 
  private:
@@ -87,16 +95,19 @@ class ParameterTable {
 
   std::deque<Parameter> parameters_;
   std::deque<Group> groups_;
-  Buffer weights_;
+  Buffer masters_;
+  Buffer weights_;  // rounded copies, at the same element offsets; empty where there are none
   Buffer gradients_;
+  Tensor all_masters_;
+  Tensor all_weights_;
   Tensor all_gradients_;
 };
 
-// Fills all weights with their initial values: a pure function of (seed, name, element), computed
-// in double on the host and rounded once.
+// Fills all masters with their initial values: a pure function of (seed, name, element), computed
+// in double on the host and rounded once. Weights are rounded from the masters.
 absl::Status InitializeParameters(const ParameterTable& table, uint64_t seed, Stream& stream);
 
-// Copies `elements` numbers on the host, converting between float32 and float64.
+// Copies `elements` numbers on the host, converting between float32 and float64, and from bfloat16.
 void ConvertElements(const void* from, DType from_dtype, void* to, DType to_dtype,
                      int64_t elements);
 

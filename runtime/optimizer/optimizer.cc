@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(const OptimizerConf
   std::unique_ptr<Optimizer> optimizer(new Optimizer(config, table));
   int64_t elements = 0;
   for (const Parameter& parameter : table.all()) {
-    elements += (optimizer->UsesMuon(parameter) ? 1 : 2) * parameter.weight.elements();
+    elements += (optimizer->UsesMuon(parameter) ? 1 : 2) * parameter.master.elements();
   }
   const DType dtype = table.gradients().dtype();
   FATHOM_ASSIGN_OR_RETURN(optimizer->state_buffer_,
@@ -42,9 +42,9 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(const OptimizerConf
   };
   for (const Parameter& parameter : table.all()) {
     if (optimizer->UsesMuon(parameter)) {
-      matrices.push_back({parameter.weight, parameter.gradient, add_state(parameter, "momentum")});
+      matrices.push_back({parameter.master, parameter.gradient, add_state(parameter, "momentum")});
     } else {
-      const Shape flat{parameter.weight.elements()};
+      const Shape flat{parameter.master.elements()};
       const Tensor first = add_state(parameter, "first").Reshape(flat);
       const Tensor second = add_state(parameter, "second").Reshape(flat);
       optimizer->adam_.push_back({&parameter, first, second});
@@ -65,7 +65,7 @@ void Optimizer::Step(Stream& stream, Arena& arena, double learning_rate, const T
          PrepareStep{
              .squared_norm = squared_norm_, .loss = loss, .clip = config_.clip, .step = step_});
   for (const Moments& moments : adam_) {
-    const Shape flat{moments.parameter->weight.elements()};
+    const Shape flat{moments.parameter->master.elements()};
     Launch(stream, AdamW{.gradient = moments.parameter->gradient.Reshape(flat),
                          .step = step_,
                          .decay = moments.parameter->decayed() ? config_.weight_decay : 0,
@@ -74,9 +74,10 @@ void Optimizer::Step(Stream& stream, Arena& arena, double learning_rate, const T
                          .epsilon = config_.epsilon,
                          .first = moments.first,
                          .second = moments.second,
-                         .weight = moments.parameter->weight.Reshape(flat)});
+                         .weight = moments.parameter->master.Reshape(flat)});
   }
   muon_->Step(stream, arena, step_);
+  table_.RoundWeights(stream);
 }
 
 }  // namespace fathom

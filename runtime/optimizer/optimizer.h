@@ -12,8 +12,8 @@
 namespace fathom {
 
 // Clips gradients by their global norm and updates all parameters: Muon for the hidden matrices
-// (unless the job gives them to AdamW too), AdamW for the rest. Owns momenta and moments, in
-// StatisticsDType of the weights.
+// (unless the job gives them to AdamW too), AdamW for the rest. Masters are updated and weights
+// rounded from them. Owns momenta and moments, in StatisticsDType of the weights.
 class Optimizer {
  public:
   // `table` has its memory, with gradients, and outlives the optimizer. Momenta start at 0.
