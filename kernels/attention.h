@@ -11,6 +11,8 @@ namespace fathom {
 // same segment. Query head q reads key/value head q / (H / G).
 //   o_i = sum_j p_ij v_j,  p_ij = exp(scale * q_i.k_j - lse_i),  lse_i = log sum_j exp(scale
 //   q_i.k_j)
+// Operands in bfloat16 are widened first: scores, softmax and all products are in float, that of p
+// and v too.
 // In blocks with a running maximum (Dao, "FlashAttention-2", 2023, section 3.1): never L x L.
 struct Attention {
   static constexpr std::string_view kName = "attention";

@@ -28,6 +28,12 @@ class Benchmark {
     }
     return x;
   }
+  Tensor NewOf(DType dtype, Shape shape) {
+    const Tensor x = arena_.New(dtype, shape);
+    const ArenaScope scope(arena_);
+    Launch(*stream_, Copy{.x = New(shape), .y = x});
+    return x;
+  }
   Tensor Integers(std::initializer_list<int32_t> values) {
     Tensor x = arena_.New(DType::kInt32, {static_cast<int64_t>(values.size())});
     std::copy(values.begin(), values.end(), x.data<int32_t>());
@@ -49,21 +55,23 @@ class Benchmark {
     return best;
   }
 
-  void Products() {
+  void Products(DType dtype) {
     for (const auto& [m, n, k] : {std::array<int64_t, 3>{128, 64, 64},
                                   {512, 3072, 512},
                                   {4096, 512, 512},
                                   {2048, 2048, 2048},
                                   {8192, 3072, 512}}) {
       const ArenaScope scope(arena_);
-      const Tensor x = New({m, k}), w = New({n, k}), y = New({m, n}), dw = New({n, k});
+      const Tensor x = NewOf(dtype, {m, k}), w = NewOf(dtype, {n, k}), y = NewOf(dtype, {m, n});
+      const Tensor dw = New({n, k});
       const double flops = 2.0 * m * n * k;
       const double forward = Seconds(MatMul{.a = x, .b = w, .c = y, .transpose_b = true});
       const double input = Seconds(MatMul{.a = y, .b = w, .c = x});
       const double weight =
           Seconds(MatMul{.a = y, .b = x, .c = dw, .transpose_a = true, .beta = 1});
-      std::printf("matmul %5ld x %5ld x %5ld   forward %7.1f  input %7.1f  weight %7.1f GFLOP/s\n",
-                  m, n, k, flops / forward / 1e9, flops / input / 1e9, flops / weight / 1e9);
+      std::printf("%-8s %5ld x %5ld x %5ld   forward %7.1f  input %7.1f  weight %7.1f GFLOP/s\n",
+                  std::string(Name(dtype)).c_str(), m, n, k, flops / forward / 1e9,
+                  flops / input / 1e9, flops / weight / 1e9);
     }
   }
 
@@ -149,7 +157,8 @@ class Benchmark {
 
 int main(int argc, char** argv) {
   fathom::Benchmark benchmark(argc > 1 ? std::atoi(argv[1]) : 2);
-  benchmark.Products();
+  benchmark.Products(fathom::DType::kFloat32);
+  benchmark.Products(fathom::DType::kBFloat16);
   benchmark.AttentionOf(8192, 16, 8, 64);
   benchmark.AttentionOf(256, 4, 2, 32);
   benchmark.AttentionOf(128, 16, 8, 8);

@@ -149,51 +149,51 @@ TEST(MatMulTest, BFloat16SumsInFloat) {
 // The property that lets a token's result be compared between layouts: rows are computed alone, at
 // other places, among others, and must come out with the same bits.
 template <class T, class C = T>
-void ExpectRowsIndependent(int threads, int64_t n, int64_t k, bool transpose_b) {
+void ExpectRowsIndependent(int64_t n, int64_t k, bool transpose_b) {
   constexpr int64_t kRows = 700;
-  Cpu cpu(threads);
   Matrix<T> a = Matrix<T>::Random(1, kRows, k, 0);
   Matrix<T> b =
       transpose_b ? Matrix<T>::Random(2, n, k, 0, 0.1) : Matrix<T>::Random(2, k, n, 0, 0.1);
-  const auto multiply = [&](int64_t begin, int64_t end) {
-    Matrix<C> c(end - begin, n, 0);
-    cpu(MatMul{.a = a.tensor().Rows(begin, end),
-               .b = b.tensor(),
-               .c = c.tensor(),
-               .transpose_b = transpose_b});
-    return c;
-  };
-  const Matrix<C> all = multiply(0, kRows);
-  for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{{0, 1},
-                                                                           {699, 700},
-                                                                           {5, 7},
-                                                                           {3, 18},
-                                                                           {3, 19},
-                                                                           {100, 131},
-                                                                           {31, 64},
-                                                                           {77, 206},
-                                                                           {1, 257},
-                                                                           {1, 258},
-                                                                           {512, 700},
-                                                                           {100, 650}}) {
-    const Matrix<C> part = multiply(begin, end);
-    for (int64_t i = begin; i < end; ++i) {
-      ASSERT_TRUE(SameBits(&part(i - begin, 0), &all(i, 0), n))
-          << "row " << i << " of " << begin << " to " << end << ", n " << n << ", k " << k
-          << ", threads " << threads << ", transpose_b " << transpose_b;
+  for (int threads : {1, 2}) {
+    Cpu cpu(threads);
+    const auto multiply = [&](int64_t begin, int64_t end) {
+      Matrix<C> c(end - begin, n, 0);
+      cpu(MatMul{.a = a.tensor().Rows(begin, end),
+                 .b = b.tensor(),
+                 .c = c.tensor(),
+                 .transpose_b = transpose_b});
+      return c;
+    };
+    const Matrix<C> all = multiply(0, kRows);
+    for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{{0, 1},
+                                                                             {699, 700},
+                                                                             {5, 7},
+                                                                             {3, 18},
+                                                                             {3, 19},
+                                                                             {100, 131},
+                                                                             {31, 64},
+                                                                             {77, 206},
+                                                                             {1, 257},
+                                                                             {1, 258},
+                                                                             {512, 700},
+                                                                             {100, 650}}) {
+      const Matrix<C> part = multiply(begin, end);
+      for (int64_t i = begin; i < end; ++i) {
+        ASSERT_TRUE(SameBits(&part(i - begin, 0), &all(i, 0), n))
+            << "row " << i << " of " << begin << " to " << end << ", n " << n << ", k " << k
+            << ", threads " << threads << ", transpose_b " << transpose_b;
+      }
     }
   }
 }
 
 TEST(MatMulTest, RowsDoNotDependOnTheirNumberOrPlace) {
-  for (int threads : {1, 2}) {
-    for (bool transpose_b : {false, true}) {
-      for (const auto& [n, k] : std::vector<std::pair<int64_t, int64_t>>{
-               {1, 64}, {8, 8}, {257, 192}, {1000, 100}, {512, 512}, {600, 3000}, {64, 8192}}) {
-        ExpectRowsIndependent<float>(threads, n, k, transpose_b);
-        ExpectRowsIndependent<BFloat16, float>(threads, n, k, transpose_b);
-        if (HasFatalFailure()) return;
-      }
+  for (bool transpose_b : {false, true}) {
+    for (const auto& [n, k] : std::vector<std::pair<int64_t, int64_t>>{
+             {1, 64}, {8, 8}, {257, 192}, {1000, 100}, {512, 512}, {600, 3000}, {64, 8192}}) {
+      ExpectRowsIndependent<float>(n, k, transpose_b);
+      ExpectRowsIndependent<BFloat16, float>(n, k, transpose_b);
+      if (HasFatalFailure()) return;
     }
   }
 }

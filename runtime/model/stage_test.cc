@@ -106,11 +106,11 @@ TEST_P(EveryModel, GradientsMatchFiniteDifferences) {
 }
 
 // Changing everything after a prefix leaves the prefix's logits: within 1e-12 in FP64, bit for bit
-// in FP32.
+// in FP32 and BF16.
 TEST_P(EveryModel, CausalRoutingNeverLooksAhead) {
   const ModelConfig& config = GetParam().config;
   constexpr int64_t kLength = 64;
-  for (DType dtype : {DType::kFloat64, DType::kFloat32}) {
+  for (DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16}) {
     TestModel model(config, dtype, kLength);
     const HostBatch batch = RandomBatch(1, kLength, config.vocabulary, 5);
     const TestModel::Options options{
@@ -147,22 +147,27 @@ TEST(Stage, TopKRoutingLooksAhead) {
 
 TEST_P(EveryModel, TheSameSequenceGivesTheSameBitsInAnyBatch) {
   const ModelConfig& config = GetParam().config;
-  TestModel model(config, DType::kFloat32, 24);
   const HostBatch pair = RandomBatch(2, 24, config.vocabulary, 9);
   HostBatch single = HostBatch::WholeSequences(1, 24);
   std::copy_n(pair.tokens.begin() + 24, 24, single.tokens.begin());
   std::copy_n(pair.labels.begin() + 24, 24, single.labels.begin());
-  const auto together = model.Run(pair, {.training = false}).losses;
-  const auto alone = model.Run(single, {.training = false}).losses;
-  EXPECT_TRUE(std::equal(alone.begin(), alone.end(), together.begin() + 24));
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    TestModel model(config, dtype, 24);
+    const auto together = model.Run(pair, {.training = false}).losses;
+    const auto alone = model.Run(single, {.training = false}).losses;
+    EXPECT_TRUE(std::equal(alone.begin(), alone.end(), together.begin() + 24)) << Name(dtype);
+  }
 }
 
 TEST_P(EveryModel, EvaluationEqualsTrainingBitForBit) {
   const ModelConfig& config = GetParam().config;
-  TestModel model(config, DType::kFloat32, 24);
   const HostBatch batch = RandomBatch(2, 24, config.vocabulary, 9);
-  EXPECT_EQ(model.Run(batch, {.training = true}).losses,
-            model.Run(batch, {.training = false}).losses);
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    TestModel model(config, dtype, 24);
+    EXPECT_EQ(model.Run(batch, {.training = true}).losses,
+              model.Run(batch, {.training = false}).losses)
+        << Name(dtype);
+  }
 }
 
 // A sparse layer over all tokens, without a gate and without auxiliary loss, is a dense layer.

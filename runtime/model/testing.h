@@ -46,9 +46,10 @@ class TestModel {
     return ToHost(Find(name).gradient);
   }
   void SetWeight(const std::string& name, const std::vector<double>& values) {
-    const Tensor& weight = Find(name).weight;
-    FATHOM_CHECK_EQ(values.size(), weight.elements());
-    ConvertElements(values.data(), DType::kFloat64, weight.raw(), weight.dtype(), values.size());
+    const Tensor& master = Find(name).master;
+    FATHOM_CHECK_EQ(values.size(), master.elements());
+    ConvertElements(values.data(), DType::kFloat64, master.raw(), master.dtype(), values.size());
+    table_.RoundWeights(*stream_);
   }
 
   struct Options {
