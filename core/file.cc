@@ -59,19 +59,35 @@ class PosixWritableFile final : public WritableFile {
 
 class PosixReadableFile final : public ReadableFile {
  public:
-  PosixReadableFile(void* data, int64_t size) : data_(data), size_(size) {}
+  PosixReadableFile(void* data, const struct stat& opened, std::string path)
+      : data_(data), opened_(opened), path_(std::move(path)) {}
   ~PosixReadableFile() override {
-    if (data_ != nullptr) ::munmap(data_, size_);
+    if (data_ != nullptr) ::munmap(data_, opened_.st_size);
   }
 
-  int64_t size() const override { return size_; }
+  int64_t size() const override { return opened_.st_size; }
   std::string_view contents() const override {
-    return std::string_view(static_cast<const char*>(data_), size_);
+    return std::string_view(static_cast<const char*>(data_), opened_.st_size);
+  }
+  absl::Status CheckUnchanged() const override {
+    // By its name, so that a file needs no descriptor while it is open. Removed, or another file by
+    // that name: the mapping still has what was opened.
+    struct stat now;
+    if (::stat(path_.c_str(), &now) != 0 || now.st_ino != opened_.st_ino ||
+        now.st_dev != opened_.st_dev) {
+      return absl::OkStatus();
+    }
+    if (now.st_size == opened_.st_size && now.st_mtim.tv_sec == opened_.st_mtim.tv_sec &&
+        now.st_mtim.tv_nsec == opened_.st_mtim.tv_nsec) {
+      return absl::OkStatus();
+    }
+    return absl::DataLossError(absl::StrCat(path_, " was changed while it was in use"));
   }
 
  private:
   void* data_;  // null when the file is empty
-  int64_t size_;
+  const struct stat opened_;
+  const std::string path_;
 };
 
 absl::StatusOr<std::unique_ptr<WritableFile>> OpenWith(int flags, const std::string& path) {
@@ -87,10 +103,12 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> MapDescriptor(int descriptor,
   if (!S_ISREG(status.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": it is not a file"));
   }
-  if (status.st_size == 0) return std::make_unique<PosixReadableFile>(nullptr, 0);
-  void* data = ::mmap(nullptr, status.st_size, PROT_READ, MAP_SHARED, descriptor, 0);
-  if (data == MAP_FAILED) return SystemError(errno, "map", path);
-  return std::make_unique<PosixReadableFile>(data, status.st_size);
+  void* data = nullptr;
+  if (status.st_size > 0) {
+    data = ::mmap(nullptr, status.st_size, PROT_READ, MAP_SHARED, descriptor, 0);
+    if (data == MAP_FAILED) return SystemError(errno, "map", path);
+  }
+  return std::make_unique<PosixReadableFile>(data, status, path);
 }
 
 class PosixFiles final : public FileSystem {

@@ -28,6 +28,10 @@ class ReadableFile {
   virtual int64_t size() const = 0;
   // The whole file, mapped; valid while this object lives.
   virtual std::string_view contents() const = 0;
+  // DataLoss when the file was written to or cut since it was opened: what a file lost must not be
+  // read, and what changed is not what was checked. A file that another one took the name of stays
+  // as it was.
+  virtual absl::Status CheckUnchanged() const { return absl::OkStatus(); }
 };
 
 // All that the product does with files goes through here, so that tests can let it fail. Errors
@@ -65,8 +69,8 @@ absl::StatusOr<std::string> ReadFile(FileSystem& files, const std::string& path)
 // Writes aside, syncs and renames, so that `path` holds the old or the new contents at any moment.
 absl::Status WriteFileAtomically(FileSystem& files, const std::string& path, std::string_view data);
 
-// A name beside `path`, "PATH.tmp-RANDOM", to write to before renaming. It differs at every call, in
-// every process.
+// A name beside `path`, "PATH.tmp-RANDOM", to write to before renaming. It differs at every call,
+// in every process.
 std::string TemporaryPath(const std::string& path);
 
 // "a/b" from "a" and "b".

@@ -26,6 +26,7 @@ class LlmcTokens final : public TokenSource {
   int64_t DocumentEnd(int64_t document) const override;
   bool knows_documents() const override { return false; }
   int64_t vocabulary() const override { return 0; }
+  absl::Status CheckUnchanged() const override { return file_->CheckUnchanged(); }
   void Read(int64_t begin, int64_t count, int32_t* out) const override;
 
  private:

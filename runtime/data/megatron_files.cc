@@ -112,6 +112,11 @@ int64_t MegatronTokens::DocumentEnd(int64_t document) const {
   return sequence == sequences_ ? tokens_ : Load<int64_t>(offsets_ + 8 * sequence) / width_;
 }
 
+absl::Status MegatronTokens::CheckUnchanged() const {
+  FATHOM_RETURN_IF_ERROR(idx_->CheckUnchanged());
+  return bin_->CheckUnchanged();
+}
+
 void MegatronTokens::Read(int64_t begin, int64_t count, int32_t* out) const {
   FATHOM_CHECK(begin >= 0 && count >= 0 && count <= tokens_ - begin);
   token_format::LoadTokens(bin_->contents().data() + begin * width_, width_, count, out);

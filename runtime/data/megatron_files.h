@@ -30,6 +30,7 @@ class MegatronTokens final : public TokenSource {
   int64_t documents() const override { return documents_; }
   int64_t DocumentEnd(int64_t document) const override;
   int64_t vocabulary() const override { return 0; }
+  absl::Status CheckUnchanged() const override;
   void Read(int64_t begin, int64_t count, int32_t* out) const override;
 
  private:

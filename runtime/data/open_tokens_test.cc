@@ -302,6 +302,34 @@ TEST_F(OpenTokensTest, TenThousandDamagedHeadsOfEachFormat) {
   }
 }
 
+TEST_F(OpenTokensTest, AFileThatChangesIsRefusedWhenItIsRead) {
+  const std::string bin = Bytes<uint16_t>({1, 2, 300, 4});
+  WriteMegatron(Idx(8, 2), bin);
+  WriteTestFile(Path("a.bin"), Llmc(20240520, 1, 3, Bytes<uint16_t>({7, 8, 9})));
+  WriteAll(**TokenFileWriter::Create(PosixFileSystem(), Path("f.tokens"), {"test", 17, 400}),
+           {{1, 2}});
+  for (const auto& [name, file] : {std::pair{"m", "m.bin"}, std::pair{"m", "m.idx"},
+                                   std::pair{"a", "a.bin"}, std::pair{"f", "f.tokens"}}) {
+    const std::string before = *ReadFile(PosixFileSystem(), Path(file));
+    const auto source = Open(name);
+    ASSERT_TRUE(source.ok()) << source.status();
+    int32_t token;
+    EXPECT_TRUE(ReadChecked(**source, 0, 1, 400, &token).ok());
+    WriteTestFile(Path(file), before.substr(0, 1));
+    const absl::Status status = ReadChecked(**source, 0, 1, 400, &token);
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_NE(status.ToString().find(Path(file) + " was changed"), std::string::npos) << status;
+    WriteTestFile(Path(file), before);
+  }
+  // One that is replaced by another of its name is still there for who has opened it.
+  const auto source = Open("f");
+  WriteAll(**TokenFileWriter::Create(PosixFileSystem(), Path("f.tokens"), {"test", 17, 400}),
+           {{3, 4, 5}});
+  int32_t token;
+  EXPECT_TRUE(ReadChecked(**source, 0, 1, 400, &token).ok());
+  EXPECT_EQ(token, 1);
+}
+
 TEST_F(OpenTokensTest, AnotherTokenizerIsRefused) {
   WriteAll(**TokenFileWriter::Create(PosixFileSystem(), Path("f.tokens"), {"test", 17, 400}),
            {{1, 2}});

@@ -30,6 +30,7 @@ class TokenFile final : public TokenSource {
   int64_t DocumentEnd(int64_t document) const override;
   int64_t vocabulary() const override { return info_.vocabulary; }
   uint64_t tokenizer_hash() const override { return info_.tokenizer_hash; }
+  absl::Status CheckUnchanged() const override { return file_->CheckUnchanged(); }
   void Read(int64_t begin, int64_t count, int32_t* out) const override;
 
   const TokenFileInfo& info() const { return info_; }

@@ -8,6 +8,7 @@ namespace fathom {
 absl::Status ReadChecked(const TokenSource& source, int64_t begin, int64_t count,
                          int64_t vocabulary, int32_t* out) {
   FATHOM_CHECK(begin >= 0 && count >= 0 && count <= source.tokens() - begin);
+  if (absl::Status status = source.CheckUnchanged(); !status.ok()) return status;
   source.Read(begin, count, out);
   for (int64_t i = 0; i < count; ++i) {
     // A four-byte token of 2^31 or more arrives as a negative number.

@@ -26,12 +26,15 @@ class TokenSource {
   virtual int64_t vocabulary() const = 0;
   // Tokenizer::hash of the tokenizer that made the file; 0 where the format does not say.
   virtual uint64_t tokenizer_hash() const { return 0; }
+  // ReadableFile::CheckUnchanged of what the tokens are read from.
+  virtual absl::Status CheckUnchanged() const { return absl::OkStatus(); }
   // Copies tokens begin to begin + count - 1, which must exist. They are what the file holds, also
   // where that is no token of the vocabulary.
   virtual void Read(int64_t begin, int64_t count, int32_t* out) const = 0;
 };
 
-// The same, and OutOfRange, naming file and offset, for a token outside 0 to vocabulary - 1.
+// The same, and OutOfRange, naming file and offset, for a token outside 0 to vocabulary - 1, and
+// DataLoss for a file that was changed since it was opened.
 absl::Status ReadChecked(const TokenSource& source, int64_t begin, int64_t count,
                          int64_t vocabulary, int32_t* out);
 
