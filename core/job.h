@@ -47,21 +47,21 @@ struct ParallelConfig {
   int64_t lanes = 1;
 };
 
-// Text that a job without token files is trained on: the first one of `text` that exists is
-// prepared on first use.
 // A token file of a blend.
 struct BlendPart {
   std::string path;
   double weight = 1;  // its share of the samples is weight / (sum of weights)
 };
 
+// Text that a job without token files is trained on: the first one of `text` that exists is
+// prepared on first use.
 struct DataConfig {
-  std::string train;       // a token file; empty: `blend`, or prepared from `text`
-  std::string validation;  // likewise
+  std::string train;             // a token file; empty: `blend`, or prepared from `text`
+  std::string validation;        // likewise
   std::vector<BlendPart> blend;  // instead of `train`
   std::string tokenizer = "bytes";
-  bool tokenizer_is_set = false;  // the job says it, rather than leaving it to the default
-  std::vector<std::string> text;      // plain or gzip, in order of preference
+  bool tokenizer_is_set = false;      // the job says it, rather than leaving it to the default
+  std::vector<std::string> text;      // plain or compressed, in order of preference
   double validation_fraction = 0.01;  // the end of the text that is kept for validation
   int64_t text_bytes = 0;             // at most so much of the text is used; 0: all
   std::string directory = "data";     // where prepared token files are kept

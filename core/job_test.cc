@@ -415,8 +415,8 @@ TEST(JobTest, Blend) {
       << Refusal({"data.train=c"}, two);
   for (const char* source : {"weight: 1", "path: \"a\" weight: 0", "path: \"a\" weight: -1",
                              "path: \"a\" weight: inf", "path: \"a\" weight: nan"}) {
-    const std::string text = Replaced("data { text: \"t.txt\" }",
-                                      absl::StrCat("data { blend { ", source, " } }"));
+    const std::string text =
+        Replaced("data { text: \"t.txt\" }", absl::StrCat("data { blend { ", source, " } }"));
     EXPECT_NE(Refusal({}, text).find("data.blend."), std::string::npos) << Refusal({}, text);
   }
 }
