@@ -165,6 +165,14 @@ TEST_F(TrainerTest, StoppedAndResumedIsTheSameRunBitForBit) {
   }
 }
 
+TEST_F(TrainerTest, TheTimeLimitSavesAndTheRunGoesOnLater) {
+  ASSERT_EQ(RunJob(MakeJob("whole"), false), absl::OkStatus());
+  ASSERT_EQ(RunJob(MakeJob("limited", {"train.maximum_minutes=1e-9"}), false), absl::OkStatus());
+  EXPECT_EQ(Read("limited/LATEST"), "step_00000000\n");
+  ASSERT_EQ(RunJob(MakeJob("limited"), true), absl::OkStatus());
+  ExpectSameRun("whole", "limited");
+}
+
 // The batch that gradients are accumulated over may be cut in any way.
 TEST_F(TrainerTest, MicroBatchesGiveTheSameGradients) {
   std::vector<std::vector<nlohmann::json>> runs;
