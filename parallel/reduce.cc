@@ -1,17 +1,13 @@
 #include "parallel/reduce.h"
 
 #include <algorithm>
-#include <bit>
 #include <type_traits>
 
+#include "core/bfloat16.h"
 #include "core/check.h"
 
 namespace fathom {
 namespace {
-
-struct BFloat16 {
-  uint16_t bits;
-};
 
 // What values of T are accumulated in.
 template <class T>
@@ -22,25 +18,6 @@ template <>
 struct Accumulator<BFloat16> {
   using Type = float;
 };
-
-template <class T>
-T Load(T value) {
-  return value;
-}
-float Load(BFloat16 value) { return std::bit_cast<float>(uint32_t{value.bits} << 16); }
-
-template <class T>
-void Store(T value, T* to) {
-  *to = value;
-}
-void Store(float value, BFloat16* to) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if (value != value) {
-    to->bits = static_cast<uint16_t>((bits >> 16) | 0x40);  // stays a NaN when it is cut
-  } else {
-    to->bits = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-  }
-}
 
 template <class A>
 A Combine(ReduceOp op, A a, A b) {
@@ -64,11 +41,11 @@ void Reduce(ReduceOp op, const std::vector<const void*>& sources, int64_t elemen
     for (size_t s = 0; s < sources.size(); ++s) {
       const T* source = static_cast<const T*>(sources[s]) + begin;
       for (int64_t i = 0; i < count; ++i) {
-        const A value = Load(source[i]);
+        const A value = static_cast<A>(source[i]);
         sums[i] = s == 0 ? value : Combine(op, sums[i], value);
       }
     }
-    for (int64_t i = 0; i < count; ++i) Store(sums[i], output + begin + i);
+    for (int64_t i = 0; i < count; ++i) output[begin + i] = static_cast<T>(sums[i]);
   }
 }
 
