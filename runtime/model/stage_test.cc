@@ -63,7 +63,8 @@ std::vector<std::vector<int32_t>> ReplayOf(const ModelConfig& config,
   return replay;
 }
 
-// Every element of every parameter against central differences in double, the selection held.
+// Every parameter against central differences in double, the selection held: all elements of small
+// tensors, elements all over large ones.
 TEST_P(EveryModel, GradientsMatchFiniteDifferences) {
   const ModelConfig& config = GetParam().config;
   constexpr int64_t kLength = 9;
@@ -84,7 +85,6 @@ TEST_P(EveryModel, GradientsMatchFiniteDifferences) {
     std::vector<double> weight = model.Weight(name);
     double largest = 0;
     for (double g : gradients[name]) largest = std::max(largest, std::abs(g));
-    // Some elements of large matrices, all of small ones.
     const size_t stride = weight.size() > 60 ? weight.size() / 13 : 1;
     double worst = 0;
     for (size_t i = 0; i < weight.size(); i += stride) {
