@@ -2,7 +2,7 @@
 """Compares Fathom's Megatron files with megatron-core's, token for token, both ways.
 
   python3 -m venv venv
-  venv/bin/pip install torch --index-url https://download.pytorch.org/whl/cpu
+  venv/bin/pip install torch
   venv/bin/pip install megatron-core numpy packaging
   bazel build //launch:fathom //tests/data_formats:print_tokens
   venv/bin/python tests/data_formats/compare_megatron.py bazel-bin/launch/fathom \\
