@@ -8,7 +8,7 @@ required=(
   bazel-bootstrap bazel-rules-cc bazel-rules-java bazel-rules-proto bazel-platforms bazel-skylib
   libprotobuf-dev protobuf-compiler libabsl-dev libgtest-dev libgmock-dev
   libdnnl-dev libopenblas-openmp-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev
-  libzstd-dev libsimdjson-dev
+  libzstd-dev libsimdjson-dev libboost-context-dev
   libopenmpi-dev openmpi-bin
 )
 # Webster's dictionary of 1913: without it quickstart trains on a smaller text, and says so.

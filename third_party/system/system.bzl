@@ -19,6 +19,7 @@ _LIBRARIES = {
         ["-labsl_str_format_internal", "-labsl_strings", "-labsl_strings_internal", "-labsl_int128", "-labsl_throw_delegate", "-labsl_raw_logging_internal"],
         "libabsl-dev",
     ),
+    "boost_context": ("boost/context/fiber.hpp", "boost_context", ["-lboost_context"], "libboost-context-dev"),
     "cblas": ("cblas.h", "openblas", ["-lopenblas"], "libopenblas-openmp-dev"),
     "dnnl": ("dnnl.h", "dnnl", ["-ldnnl"], "libdnnl-dev"),
     "gtest_main": ("gtest/gtest.h", "gtest_main", ["-lgtest_main", "-lgmock", "-lgtest", "-pthread"], "libgtest-dev libgmock-dev"),
