@@ -35,10 +35,13 @@ struct Axpby {
 };
 void RunOnCpu(const Axpby& operation, CpuStream& stream);
 
-// y_i = x[index_i].
+// y_i = row index_i of a tensor of which x holds the N rows from first_row on; 0 where x does not
+// hold that row, so that windows that share out the rows of a tensor give parts of its gather that
+// add up to it.
 struct GatherRows {
   static constexpr std::string_view kName = "gather_rows";
-  Tensor x;      // [N, d] T
+  Tensor x;  // [N, d] T
+  int64_t first_row = 0;
   Tensor index;  // [m] int32
   Tensor y;      // [m, d] T
   Tensor count;
@@ -46,12 +49,14 @@ struct GatherRows {
 };
 void RunOnCpu(const GatherRows& operation, CpuStream& stream);
 
-// y[index_i] = x_i; other rows of y stay.
+// Row index_i = x_i in a tensor of which y holds the N rows from first_row on. Where y does not
+// hold that row, x_i is not used; other rows of y stay.
 struct ScatterRows {
   static constexpr std::string_view kName = "scatter_rows";
   Tensor x;      // [m, d] T
   Tensor index;  // [m] int32
   Tensor y;      // [N, d] T
+  int64_t first_row = 0;
   Tensor count;
   Cost cost() const;
 };

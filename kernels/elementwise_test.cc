@@ -1,5 +1,8 @@
 #include "kernels/elementwise.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "kernels/testing.h"
 
 namespace fathom {
@@ -87,6 +90,91 @@ TYPED_TEST(ElementwiseTypedTest, GatherAndScatterByIndex) {
     const bool selected = i == 1 || i == 4 || i == 8;
     EXPECT_TRUE(SameBits(&all(i, 0), selected ? &x(i, 0) : &before(i, 0), 5)) << i;
   }
+}
+
+// Windows of a tensor of 11 rows, the first of them empty.
+constexpr std::pair<int64_t, int64_t> kWindows[] = {{0, 0}, {0, 4}, {4, 5}, {5, 11}};
+
+// The rows of a window; an empty one is memory that nobody may read.
+template <class T>
+Tensor WindowOf(Matrix<T>& x, int64_t begin, int64_t end) {
+  if (begin == end) return Tensor(nullptr, DTypeOf<T>, {0, x.columns});
+  return x.tensor().Rows(begin, end);
+}
+
+template <class T>
+class RowWindowTypedTest : public ::testing::Test {};
+using WindowTypes = ::testing::Types<float, double, BFloat16>;
+TYPED_TEST_SUITE(RowWindowTypedTest, WindowTypes);
+
+TYPED_TEST(RowWindowTypedTest, GatherGivesZerosForRowsOutside) {
+  using T = TypeParam;
+  Cpu cpu;
+  Matrix<T> x = Matrix<T>::Random(1, 11, 5);
+  std::vector<int32_t> index = {0, 3, 4, 7, 10, 2}, count = {5};
+  const std::vector<T> zeros(5, static_cast<T>(0));
+  for (const auto& [begin, end] : kWindows) {
+    Matrix<T> y(6, 5);
+    cpu(GatherRows{.x = WindowOf(x, begin, end),
+                   .first_row = begin,
+                   .index = testing::View(index),
+                   .y = y.tensor(),
+                   .count = testing::View(count)});
+    for (int i = 0; i < 5; ++i) {
+      const bool inside = index[i] >= begin && index[i] < end;
+      EXPECT_TRUE(SameBits(&y(i, 0), inside ? &x(index[i], 0) : zeros.data(), 5))
+          << "row " << index[i] << " in rows " << begin << " to " << end;
+    }
+    EXPECT_TRUE(y.UntouchedBeyond(5));
+  }
+}
+
+TYPED_TEST(RowWindowTypedTest, ScatterPassesOverRowsOutside) {
+  using T = TypeParam;
+  Cpu cpu;
+  Matrix<T> x = Matrix<T>::Random(1, 6, 5);
+  std::vector<int32_t> index = {0, 3, 4, 7, 10, 2}, count = {5};
+  for (const auto& [begin, end] : kWindows) {
+    Matrix<T> y = Matrix<T>::Random(2, 11, 5), expected = y;
+    cpu(ScatterRows{.x = x.tensor(),
+                    .index = testing::View(index),
+                    .y = WindowOf(y, begin, end),
+                    .first_row = begin,
+                    .count = testing::View(count)});
+    for (int i = 0; i < 5; ++i) {
+      if (index[i] < begin || index[i] >= end) continue;
+      std::copy_n(&x(i, 0), 5, &expected(index[i], 0));
+    }
+    for (int row = 0; row < 11; ++row) {
+      EXPECT_TRUE(SameBits(&y(row, 0), &expected(row, 0), 5))
+          << "row " << row << " of rows " << begin << " to " << end;
+    }
+    EXPECT_TRUE(y.UntouchedBeyond(11));
+  }
+}
+
+TEST(RowWindowTest, MovesNoMoreRowsThanTheWindowHas) {
+  const auto rows = [](int64_t n) { return Tensor(nullptr, DType::kFloat32, {n, 10}); };
+  const Tensor index(nullptr, DType::kInt32, {6});
+  const auto gather = [&](int64_t n) {
+    return GatherRows{.x = rows(n), .index = index, .y = rows(6), .count = {}}.cost().bytes;
+  };
+  const auto scatter = [&](int64_t n) {
+    return ScatterRows{.x = rows(6), .index = index, .y = rows(n), .count = {}}.cost().bytes;
+  };
+  EXPECT_EQ(gather(100), 6 * 4 + 2 * 6 * 40);
+  EXPECT_EQ(scatter(100), 6 * 4 + 2 * 6 * 40);
+  EXPECT_EQ(gather(2), 6 * 4 + (2 + 6) * 40);
+  EXPECT_EQ(scatter(2), 6 * 4 + 2 * 2 * 40);
+}
+
+TEST(RowWindowDeathTest, NegativeRowsAreInNoTensor) {
+  Cpu cpu(1);
+  Matrix<float> x = Matrix<float>::Random(1, 3, 2), y(1, 2);
+  std::vector<int32_t> index = {-1};
+  EXPECT_DEATH(
+      cpu(GatherRows{.x = x.tensor(), .index = testing::View(index), .y = y.tensor(), .count = {}}),
+      "row -1");
 }
 
 TEST(ElementwiseTest, SumsAreTakenInDouble) {

@@ -63,6 +63,13 @@ struct RowsOf {
   int64_t stride;
 };
 
+// Where row `item` of a tensor stands in a window of its `size` rows from row `first` on, or -1
+// where it does not; the same of columns.
+inline int64_t PlaceInWindow(int64_t item, int64_t first, int64_t size) {
+  const int64_t place = item - first;
+  return place >= 0 && place < size ? place : -1;
+}
+
 // The elements of an optional vector.
 template <class T>
 T* DataOf(const Tensor& tensor) {

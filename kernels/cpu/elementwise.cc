@@ -57,17 +57,34 @@ void Convert(const Copy& op, CpuStream& stream) {
               });
 }
 
-// Rows of equal dtype, as bytes: to(i) = from(i).
+// Rows of equal dtype, as bytes: to(i) = from(i). A null from(i) stands for zeros, a null to(i) is
+// passed over.
 template <class From, class To>
 void MoveRows(CpuStream& stream, int64_t rows, int64_t bytes, const From& from, const To& to) {
   cpu::ParallelFor(stream, rows, bytes / 4.0, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) std::memcpy(to(i), from(i), bytes);
+    for (int64_t i = begin; i < end; ++i) {
+      char* target = to(i);
+      if (target == nullptr) continue;
+      const char* source = from(i);
+      if (source == nullptr) {
+        std::memset(target, 0, bytes);
+      } else {
+        std::memcpy(target, source, bytes);
+      }
+    }
   });
 }
 
 char* RowAddress(const Tensor& x, int64_t row) {
   FATHOM_CHECK(row >= 0 && row < x.dim(0)) << "row " << row << " of " << x.shape().ToString();
   return static_cast<char*>(x.raw()) + row * x.row_stride() * SizeOf(x.dtype());
+}
+
+// Of row `row` of the tensor that x is a window of; null outside of the window.
+char* AddressInWindow(const Tensor& x, int64_t first_row, int64_t row) {
+  FATHOM_CHECK(row >= 0) << "row " << row;
+  const int64_t place = cpu::PlaceInWindow(row, first_row, x.dim(0));
+  return place < 0 ? nullptr : RowAddress(x, place);
 }
 
 int64_t RowBytes(const Tensor& x) {
@@ -148,7 +165,7 @@ void RunOnCpu(const GatherRows& operation, CpuStream& stream) {
   const int32_t* index = op.index.data<int32_t>();
   MoveRows(
       stream, cpu::RowsInUse(op.count, op.y.dim(0)), RowBytes(op.y),
-      [&](int64_t i) { return RowAddress(op.x, index[i]); },
+      [&](int64_t i) { return AddressInWindow(op.x, op.first_row, index[i]); },
       [&](int64_t i) { return RowAddress(op.y, i); });
 }
 
@@ -158,7 +175,7 @@ void RunOnCpu(const ScatterRows& operation, CpuStream& stream) {
   MoveRows(
       stream, cpu::RowsInUse(op.count, op.x.dim(0)), RowBytes(op.x),
       [&](int64_t i) { return RowAddress(op.x, i); },
-      [&](int64_t i) { return RowAddress(op.y, index[i]); });
+      [&](int64_t i) { return AddressInWindow(op.y, op.first_row, index[i]); });
 }
 
 void RunOnCpu(const Sum& operation, CpuStream& stream) {
