@@ -4,6 +4,7 @@
 
 namespace fathom {
 
+// As if the table had every token: only the device knows which tokens there are.
 Cost Embedding::cost() const { return {.bytes = tokens.bytes() + 2.0 * x.bytes()}; }
 
 Cost EmbeddingBackward::cost() const {

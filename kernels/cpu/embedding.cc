@@ -8,11 +8,10 @@
 namespace fathom {
 namespace {
 
-void CheckTokens(const Tensor& tokens, int64_t vocabulary) {
+void CheckTokens(const Tensor& tokens) {
   const int32_t* token = tokens.data<int32_t>();
   for (int64_t i = 0; i < tokens.elements(); ++i) {
-    FATHOM_CHECK(token[i] >= 0 && token[i] < vocabulary)
-        << "token " << token[i] << " of a vocabulary of " << vocabulary;
+    FATHOM_CHECK(token[i] >= 0) << "token " << token[i];
   }
 }
 
@@ -20,21 +19,28 @@ void CheckTokens(const Tensor& tokens, int64_t vocabulary) {
 
 void RunOnCpu(const Embedding& operation, CpuStream& stream) {
   const Embedding& op = operation;
-  CheckTokens(op.tokens, op.table.dim(0));
+  CheckTokens(op.tokens);
   cpu::Dispatch(op.x.dtype(), [&](auto type) {
     using T = decltype(type);
     const cpu::RowsOf<T> table(op.table), x(op.x);
     const int32_t* tokens = op.tokens.data<int32_t>();
     const int64_t d = op.x.dim(1);
     cpu::ParallelFor(stream, op.x.dim(0), d, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) std::copy_n(table[tokens[i]], d, x[i]);
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = cpu::PlaceInWindow(tokens[i], op.first_token, op.table.dim(0));
+        if (row < 0) {
+          std::fill_n(x[i], d, static_cast<T>(0));
+        } else {
+          std::copy_n(table[row], d, x[i]);
+        }
+      }
     });
   });
 }
 
 void RunOnCpu(const EmbeddingBackward& operation, CpuStream& stream) {
   const EmbeddingBackward& op = operation;
-  CheckTokens(op.tokens, op.d_table.dim(0));
+  CheckTokens(op.tokens);
   cpu::Dispatch(op.dx.dtype(), [&](auto type) {
     using T = decltype(type);
     using S = cpu::Stat<T>;
@@ -49,10 +55,12 @@ void RunOnCpu(const EmbeddingBackward& operation, CpuStream& stream) {
     cpu::ParallelFor(stream, slices, n * kColumns, [&](int64_t begin, int64_t end, int) {
       const int64_t last = std::min(d, end * kColumns);
       for (int64_t i = 0; i < n; ++i) {
-        S* sum = d_table[tokens[i]];
-        const T* row = dx[i];
+        const int64_t row = cpu::PlaceInWindow(tokens[i], op.first_token, op.d_table.dim(0));
+        if (row < 0) continue;
+        S* sum = d_table[row];
+        const T* addend = dx[i];
         for (int64_t j = begin * kColumns; j < last; ++j) {
-          sum[j] += static_cast<S>(row[j]);
+          sum[j] += static_cast<S>(addend[j]);
         }
       }
     });
