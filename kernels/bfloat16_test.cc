@@ -359,5 +359,33 @@ TEST(BFloat16KernelsTest, CrossEntropyHasLogitsInFloat) {
   ExpectRounded(d_logits);
 }
 
+TEST(BFloat16KernelsTest, ShardCrossEntropyHasLogitsInFloat) {
+  Cpu cpu;
+  const int64_t rows = 12, tokens = 203, first_token = 100;
+  StatPair logits = StatPair::Random(1, rows, tokens), losses(1, rows);
+  StatPair maximum(1, rows), sums = StatPair::Random(2, 2, rows);
+  Pair d_logits(rows, tokens);
+  std::vector<int32_t> labels(rows);
+  for (int64_t i = 0; i < rows; ++i) {
+    labels[i] = i == 3 ? -100 : i * 41;  // below, in and above the shard
+    maximum.wide(0, i) = maximum.narrow(0, i) = 1 + 0.25f * i;
+    sums.wide(0, i) = sums.narrow(0, i) = 1.5f + i;
+  }
+  const auto run = [&](auto side) {
+    cpu(ShardCrossEntropy{.logits = side(logits).tensor(),
+                          .labels = View(labels),
+                          .first_token = first_token,
+                          .maximum = side(maximum).vector(),
+                          .sums = side(sums).tensor(),
+                          .d_logits = side(d_logits).tensor(),
+                          .scale = 0.25,
+                          .losses = side(losses).vector()});
+  };
+  run([](auto& pair) -> auto& { return pair.narrow; });
+  run([](auto& pair) -> auto& { return pair.wide; });
+  ExpectClose(losses);
+  ExpectRounded(d_logits);
+}
+
 }  // namespace
 }  // namespace fathom

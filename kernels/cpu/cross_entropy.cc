@@ -10,33 +10,45 @@
 namespace fathom {
 namespace {
 
-// `gradient` is null when it is not wanted; it may be `logits`.
-template <class T>
-cpu::Stat<T> RowLoss(const cpu::Stat<T>* logits, int64_t vocabulary, int64_t label, T* gradient,
-                     cpu::Stat<T> scale) {
-  using S = cpu::Stat<T>;
-  const auto at = [&](int64_t j) { return logits[j]; };
-  const S largest = cpu::LaneMax<S>(vocabulary, std::numeric_limits<S>::lowest(), at);
-  const S sum = cpu::LaneSum<S>(vocabulary, [&](int64_t j) { return cpu::Exp(at(j) - largest); });
-  // log(sum) - (logit - largest): the differences are exact where it matters.
-  const S loss = std::log(sum) - (at(label) - largest);
-  if (gradient != nullptr) {
-    const S target = at(label);
-    const S factor = scale / sum;
+using cpu::RowsOf;
+
+template <class S>
+S Maximum(const S* logits, int64_t n) {
+  return cpu::LaneMax<S>(n, -std::numeric_limits<S>::infinity(),
+                         [&](int64_t j) { return logits[j]; });
+}
+
+template <class S>
+S SumOfExponentials(const S* logits, int64_t n, S maximum) {
+  return cpu::LaneSum<S>(n, [&](int64_t j) { return cpu::Exp(logits[j] - maximum); });
+}
+
+// `target` is the label's logit minus the maximum, which is exact where it matters.
+template <class S>
+S LossOf(S sum, S target) {
+  return std::log(sum) - target;
+}
+
+// scale * (softmax - onehot); `label` is negative where it is not among these n logits. `gradient`
+// may be `logits`.
+template <class T, class S = cpu::Stat<T>>
+void Gradient(const S* logits, int64_t n, int64_t label, S maximum, S sum, S scale, T* gradient) {
+  const S target = label < 0 ? S(0) : logits[label];
+  const S factor = scale / sum;
 #pragma GCC ivdep  // gradient is logits itself or apart from it
-    for (int64_t j = 0; j < vocabulary; ++j) {
-      gradient[j] = static_cast<T>(factor * cpu::Exp(at(j) - largest));
-    }
-    gradient[label] = static_cast<T>(factor * cpu::Exp(target - largest) - scale);
+  for (int64_t j = 0; j < n; ++j) {
+    gradient[j] = static_cast<T>(factor * cpu::Exp(logits[j] - maximum));
   }
-  return loss;
+  if (label >= 0) {
+    gradient[label] = static_cast<T>(factor * cpu::Exp(target - maximum) - scale);
+  }
 }
 
 template <class T>
 void Run(const CrossEntropy& op, CpuStream& stream) {
   using S = cpu::Stat<T>;
-  const cpu::RowsOf<S> logits(op.logits);
-  const cpu::RowsOf<T> gradients(op.d_logits);
+  const RowsOf<S> logits(op.logits);
+  const RowsOf<T> gradients(op.d_logits);
   const int32_t* labels = op.labels.data<int32_t>();
   S* losses = op.losses.data<S>();
   const int64_t vocabulary = op.logits.dim(1);
@@ -46,12 +58,69 @@ void Run(const CrossEntropy& op, CpuStream& stream) {
       FATHOM_CHECK(labels[i] < vocabulary)
           << "label " << labels[i] << " of a vocabulary of " << vocabulary;
       T* gradient = gradients.absent() ? nullptr : gradients[i];
-      if (labels[i] >= 0) {
-        losses[i] = RowLoss<T>(logits[i], vocabulary, labels[i], gradient, scale);
+      if (labels[i] < 0) {
+        losses[i] = 0;
+        if (gradient != nullptr) std::fill_n(gradient, vocabulary, static_cast<T>(0));
         continue;
       }
-      losses[i] = 0;
-      if (gradient != nullptr) std::fill_n(gradient, vocabulary, static_cast<T>(0));
+      const S* row = logits[i];
+      const S maximum = Maximum(row, vocabulary);
+      const S sum = SumOfExponentials(row, vocabulary, maximum);
+      losses[i] = LossOf<S>(sum, row[labels[i]] - maximum);
+      if (gradient != nullptr) {
+        Gradient<T>(row, vocabulary, labels[i], maximum, sum, scale, gradient);
+      }
+    }
+  });
+}
+
+template <class S>
+void Run(const ShardMaximum& op, CpuStream& stream) {
+  const RowsOf<S> logits(op.logits);
+  S* maximum = op.maximum.data<S>();
+  const int64_t tokens = op.logits.dim(1);
+  cpu::ParallelFor(stream, op.logits.dim(0), tokens, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) maximum[i] = Maximum(logits[i], tokens);
+  });
+}
+
+template <class S>
+void Run(const ShardSums& op, CpuStream& stream) {
+  const RowsOf<S> logits(op.logits), sums(op.sums);
+  const int32_t* labels = op.labels.data<int32_t>();
+  const S* maximum = op.maximum.data<S>();
+  const int64_t tokens = op.logits.dim(1);
+  cpu::ParallelFor(stream, op.logits.dim(0), 2 * tokens, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const S* row = logits[i];
+      const int64_t label = cpu::PlaceInWindow(labels[i], op.first_token, tokens);
+      sums[0][i] = SumOfExponentials(row, tokens, maximum[i]);
+      sums[1][i] = label < 0 ? S(0) : row[label] - maximum[i];
+    }
+  });
+}
+
+template <class T>
+void Run(const ShardCrossEntropy& op, CpuStream& stream) {
+  using S = cpu::Stat<T>;
+  const RowsOf<S> logits(op.logits), sums(op.sums);
+  const RowsOf<T> gradients(op.d_logits);
+  const int32_t* labels = op.labels.data<int32_t>();
+  const S* maximum = cpu::DataOf<S>(op.maximum);
+  S* losses = op.losses.data<S>();
+  const int64_t tokens = gradients.absent() ? 0 : op.d_logits.dim(1);
+  const S scale = static_cast<S>(op.scale);
+  cpu::ParallelFor(stream, op.losses.dim(0), 3 * tokens + 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const bool counted = labels[i] >= 0;
+      losses[i] = counted ? LossOf(sums[0][i], sums[1][i]) : S(0);
+      if (gradients.absent()) continue;
+      if (counted) {
+        const int64_t label = cpu::PlaceInWindow(labels[i], op.first_token, tokens);
+        Gradient<T>(logits[i], tokens, label, maximum[i], sums[0][i], scale, gradients[i]);
+      } else {
+        std::fill_n(gradients[i], tokens, static_cast<T>(0));
+      }
     }
   });
 }
@@ -60,6 +129,21 @@ void Run(const CrossEntropy& op, CpuStream& stream) {
 
 void RunOnCpu(const CrossEntropy& operation, CpuStream& stream) {
   const Tensor& typed = operation.d_logits.absent() ? operation.logits : operation.d_logits;
+  cpu::Dispatch(typed.dtype(), [&](auto type) { Run<decltype(type)>(operation, stream); });
+}
+
+void RunOnCpu(const ShardMaximum& operation, CpuStream& stream) {
+  cpu::DispatchStatistics(operation.maximum.dtype(),
+                          [&](auto type) { Run<decltype(type)>(operation, stream); });
+}
+
+void RunOnCpu(const ShardSums& operation, CpuStream& stream) {
+  cpu::DispatchStatistics(operation.sums.dtype(),
+                          [&](auto type) { Run<decltype(type)>(operation, stream); });
+}
+
+void RunOnCpu(const ShardCrossEntropy& operation, CpuStream& stream) {
+  const Tensor& typed = operation.d_logits.absent() ? operation.losses : operation.d_logits;
   cpu::Dispatch(typed.dtype(), [&](auto type) { Run<decltype(type)>(operation, stream); });
 }
 
