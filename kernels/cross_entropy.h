@@ -20,8 +20,8 @@ struct CrossEntropy {
 };
 void RunOnCpu(const CrossEntropy& operation, CpuStream& stream);
 
-// The same where the ranks of a group share out the vocabulary: each has the logits of the V tokens
-// from first_token on, a shard of the rows (V may be 0), and all have the same labels. Three
+// The same where the ranks of a group share out the vocabulary: each has a shard of every row, the
+// logits of the V tokens from first_token on (V may be 0), and all have the same labels. Three
 // operations, with two all-reduces over the group between them:
 //
 //   ShardMaximum       ->  all-reduce `maximum`, taking the largest

@@ -23,10 +23,10 @@ S SumOfExponentials(const S* logits, int64_t n, S maximum) {
   return cpu::LaneSum<S>(n, [&](int64_t j) { return cpu::Exp(logits[j] - maximum); });
 }
 
-// `target` is the label's logit minus the maximum, which is exact where it matters.
+// `exponent` is the label's logit minus the maximum, which is exact where it matters.
 template <class S>
-S LossOf(S sum, S target) {
-  return std::log(sum) - target;
+S LossOf(S sum, S exponent) {
+  return std::log(sum) - exponent;
 }
 
 // scale * (softmax - onehot); `label` is negative where it is not among these n logits. `gradient`
