@@ -43,6 +43,11 @@ double LayerMatrixElements(const ModelConfig& model) {
   return d * (2 * queries + 2 * keys) + 3 * d * static_cast<double>(model.ffn);
 }
 
+// Of one query with one key: a dot product, and a value added by its weight.
+double PairFlops(const ModelConfig& model) {
+  return 4 * static_cast<double>(model.heads * model.head_dim);
+}
+
 }  // namespace
 
 int64_t CountedParameter::elements() const {
@@ -73,21 +78,34 @@ ParameterCounts CountParameters(const ModelConfig& model) {
   return counts;
 }
 
+LayerFlops CountLayerFlops(const ModelConfig& model, int64_t sequence_length) {
+  FATHOM_CHECK(sequence_length > 0);
+  const double length = static_cast<double>(sequence_length);
+  const double linear = 2 * LayerMatrixElements(model);
+  const double pair = PairFlops(model);
+  LayerFlops flops;
+  for (const PlannedLayer& layer : model.plan.layers) {
+    const double selected = static_cast<double>(sequence_length / layer.spec.sparsity);
+    const double router = layer.spec.kind == LayerKind::kSparse ? 2.0 * model.d : 0;
+    flops.layers.push_back((linear * selected + pair * selected * (selected + 1) / 2) / length +
+                           router);
+  }
+  flops.head = 2.0 * model.d * model.vocabulary;
+  return flops;
+}
+
 FlopsPerToken CountFlopsPerToken(const ModelConfig& model, int64_t sequence_length) {
   FATHOM_CHECK(sequence_length > 0);
   const double length = static_cast<double>(sequence_length);
   const double linear = 2 * LayerMatrixElements(model);
-  // Of one query with one key: a dot product, and a value added by its weight.
-  const double pair = 4 * static_cast<double>(model.heads * model.head_dim);
   FlopsPerToken flops;
   for (const PlannedLayer& layer : model.plan.layers) {
     const double sparsity = static_cast<double>(layer.spec.sparsity);
-    flops.paper_forward += linear / sparsity + pair * length / (sparsity * sparsity);
-    const double selected = static_cast<double>(sequence_length / layer.spec.sparsity);
-    flops.exact_forward += (linear * selected + pair * selected * (selected + 1) / 2) / length;
-    if (layer.spec.kind == LayerKind::kSparse) flops.exact_forward += 2.0 * model.d;
+    flops.paper_forward += linear / sparsity + PairFlops(model) * length / (sparsity * sparsity);
   }
-  flops.exact_forward += 2.0 * model.d * model.vocabulary;
+  const LayerFlops exact = CountLayerFlops(model, sequence_length);
+  for (const double layer : exact.layers) flops.exact_forward += layer;
+  flops.exact_forward += exact.head;
   flops.exact_training = 3 * flops.exact_forward;
   return flops;
 }

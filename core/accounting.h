@@ -43,4 +43,11 @@ struct FlopsPerToken {
 // For sequences of `sequence_length` tokens, with the selection of training (top-k).
 FlopsPerToken CountFlopsPerToken(const ModelConfig& model, int64_t sequence_length);
 
+// Forward FLOPs per token in the exact convention, by what computes them: for balancing.
+struct LayerFlops {
+  std::vector<double> layers;
+  double head = 0;
+};
+LayerFlops CountLayerFlops(const ModelConfig& model, int64_t sequence_length);
+
 }  // namespace fathom

@@ -34,6 +34,7 @@ enum class DeviceKind {
 };
 
 class Stream;
+class Timeline;
 
 // A place where tensors live and operations run. Thread-safe.
 class Device {
@@ -90,8 +91,19 @@ class Stream {
 
   Ledger& ledger() { return ledger_; }
 
+  // From now on operations are recorded as spans of `track`, which is one of the timeline's. Null:
+  // they are not recorded. The timeline is not owned.
+  void RecordOn(Timeline* timeline, int track) {
+    timeline_ = timeline;
+    track_ = track;
+  }
+  Timeline* timeline() const { return timeline_; }
+  int track() const { return track_; }
+
  private:
   Ledger ledger_;
+  Timeline* timeline_ = nullptr;
+  int track_ = 0;
 };
 
 // Executes nothing; see DeviceKind::kDry.

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "core/dtype.h"
+#include "core/pipeline_schedule.h"
 #include "core/plan.h"
 #include "core/routing.h"
 
@@ -45,6 +46,13 @@ struct ParallelConfig {
   int64_t data = 1;
   int64_t expert = 1;
   int64_t lanes = 1;
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  int64_t virtual_stages = 1;  // chunks of layers on each stage
+  int64_t zero = 0;            // 1: the optimizer's state is split over the data ranks
+  bool gradients_in_bfloat16 = false;
+  int64_t bucket_elements = int64_t{1} << 24;  // of gradients that are reduced together
+
+  int64_t ranks() const { return tensor * pipeline * data; }
 };
 
 // A token file of a blend.
@@ -83,7 +91,6 @@ struct TrainConfig {
   double maximum_minutes = 0;        // 0: no limit
   int64_t watchdog_seconds = 60;
 
-  int64_t micro_batches() const { return global_batch / micro_batch; }
 };
 
 struct OptimizerConfig {

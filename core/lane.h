@@ -21,8 +21,8 @@ namespace fathom {
 // One thread at a time uses an object; every rank has its own.
 class Lanes {
  public:
-  // Of each lane but a single one. Memory that a lane never touches is never committed; a lane that
-  // needs more ends the process at a page that cannot be written.
+  // The size of a lane's stack, where there is more than one lane. Memory that a lane never touches
+  // is never committed; one that needs more ends the process, at a page that cannot be written.
   static constexpr int64_t kStackBytes = int64_t{1} << 20;
 
   Lanes();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/cpu_device.h"
+#include "core/timeline.h"
 
 // How operations are declared and run.
 //
@@ -27,15 +28,31 @@
 
 namespace fathom {
 
+// Runs an operation that is in the ledger already.
 template <class Operation>
-void Launch(Stream& stream, const Operation& operation) {
-  stream.ledger().Add(Operation::kName, operation.cost());
+void RunOnDevice(Stream& stream, const Operation& operation) {
   switch (stream.device().kind()) {
     case DeviceKind::kCpu:
       RunOnCpu(operation, static_cast<CpuStream&>(stream));
       break;
     case DeviceKind::kDry:
       break;
+  }
+}
+
+// When the stream has a timeline, the span is the host's time for the call, which is the
+// operation's own time where the device runs inline.
+template <class Operation>
+void Launch(Stream& stream, const Operation& operation) {
+  const Cost cost = operation.cost();
+  stream.ledger().Add(Operation::kName, cost);
+  if (Timeline* timeline = stream.timeline()) {
+    const Timeline::Clock::time_point start = Timeline::Clock::now();
+    RunOnDevice(stream, operation);
+    timeline->AddSpan(stream.track(), Operation::kName, start, Timeline::Clock::now(),
+                      static_cast<int64_t>(cost.bytes));
+  } else {
+    RunOnDevice(stream, operation);
   }
 }
 

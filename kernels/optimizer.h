@@ -56,7 +56,7 @@ struct MuonMomentum {
   Tensor step;      // [kStepScalars] float64
   double mu = 0.95;
   Tensor momentum;   // [N] stat, updated
-  Tensor direction;  // [N] stat
+  Tensor direction;  // [N] stat; may be `gradient` itself
   Cost cost() const;
 };
 void RunOnCpu(const MuonMomentum& operation, CpuStream& stream);

@@ -42,26 +42,28 @@ struct Losses {
 };
 
 // The loss under causal routing; writes each token's to `path`, unless that is empty.
-absl::StatusOr<EvaluationResult> EvaluateCausal(LanguageModel& model, const Sampler& sampler,
+absl::StatusOr<EvaluationResult> EvaluateCausal(StepRunner& runner, const Sampler& sampler,
                                                 EvaluationOptions options,
                                                 const std::string& path) {
   options.routing = Routing::kCausal;
-  if (path.empty()) return Evaluate(model, sampler, options);
+  if (path.empty()) return Evaluate(runner, sampler, options);
   FATHOM_ASSIGN_OR_RETURN(const auto writer, TokenLossWriter::Create(PosixFileSystem(), path));
   options.on_losses = [&](int64_t first, const HostBatch& host, const std::vector<double>& losses) {
     return writer->Write(first, host, losses);
   };
-  FATHOM_ASSIGN_OR_RETURN(const EvaluationResult result, Evaluate(model, sampler, options));
+  FATHOM_ASSIGN_OR_RETURN(const EvaluationResult result, Evaluate(runner, sampler, options));
   FATHOM_RETURN_IF_ERROR(writer->Close());
   return result;
 }
 
 absl::StatusOr<Losses> EvaluateJob(const Job& job, const std::string& directory,
-                                   const std::string& token_losses, LanguageModel& model) {
+                                   const std::string& token_losses, StepRunner& runner) {
   FileSystem& files = PosixFileSystem();
   FATHOM_ASSIGN_OR_RETURN(const std::string found, FindCheckpoint(files, directory));
   FATHOM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(files, found));
-  FATHOM_RETURN_IF_ERROR(LoadWeights(*checkpoint.weights, model.parameters(), model.stream()));
+  LanguageModel& model = runner.model();
+  FATHOM_RETURN_IF_ERROR(LoadWeights(*checkpoint.weights, ParameterNames(job.model),
+                                     model.parameters(), model.stream()));
 
   FATHOM_ASSIGN_OR_RETURN(const JobData data, OpenValidationData(files, job, LogLine));
   if (data.validation == nullptr) {
@@ -76,8 +78,8 @@ absl::StatusOr<Losses> EvaluateJob(const Job& job, const std::string& directory,
       .sequences = limit > 0 ? std::min(limit, sampler.count()) : sampler.count(),
       .batch = job.train.micro_batch};
   Losses losses;
-  FATHOM_ASSIGN_OR_RETURN(losses.topk, Evaluate(model, sampler, options));
-  FATHOM_ASSIGN_OR_RETURN(losses.causal, EvaluateCausal(model, sampler, options, token_losses));
+  FATHOM_ASSIGN_OR_RETURN(losses.topk, Evaluate(runner, sampler, options));
+  FATHOM_ASSIGN_OR_RETURN(losses.causal, EvaluateCausal(runner, sampler, options, token_losses));
   return losses;
 }
 
@@ -121,13 +123,18 @@ absl::Status Eval(const Arguments& arguments) {
   FATHOM_RETURN_IF_ERROR(CheckProcessor());
   FATHOM_ASSIGN_OR_RETURN(const Job job, ReadJob(arguments.words()[0], arguments.Values("set")));
   const std::unique_ptr<Device> device = MakeDevice(job);
-  FATHOM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<LanguageModel> model,
-      LanguageModel::Create(job.model, ComputeDType(job.train.precision), job.train.sequence_length,
-                            *device, /*with_gradients=*/false));
+  // One process evaluates a checkpoint of any layout.
+  const std::unique_ptr<RankGroups> groups = RankGroups::Alone();
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<LanguageModel> model,
+                          LanguageModel::Create(job.model,
+                                                {.dtype = ComputeDType(job.train.precision),
+                                                 .length = job.train.sequence_length},
+                                                *groups, *device));
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner,
+                          StepRunner::Create({}, *model, *groups));
   FATHOM_ASSIGN_OR_RETURN(
       const Losses losses,
-      EvaluateJob(job, arguments.Value("checkpoint"), arguments.Value("token-losses"), *model));
+      EvaluateJob(job, arguments.Value("checkpoint"), arguments.Value("token-losses"), *runner));
   if (arguments.Has("json")) {
     PrintJson(job, losses, arguments.Has("routing"));
   } else {

@@ -136,7 +136,7 @@ absl::Status Inspect(const Arguments& arguments) {
       .flops = CountFlopsPerToken(job.model, job.train.sequence_length),
       .memory = {},
   };
-  FATHOM_ASSIGN_OR_RETURN(inspection.memory, PlanMemory(job));
+  FATHOM_ASSIGN_OR_RETURN(inspection.memory, PlanLargestMemory(job));
   if (arguments.Has("json")) {
     PrintJson(job, inspection);
   } else {

@@ -19,24 +19,17 @@ constexpr const char* kFiles[] = {
     "optimizer_before.safetensors",
 };
 
-NamedArray IntegerMatrix(std::string name, const std::vector<int64_t>& values, int64_t rows,
-                         int64_t columns) {
-  return {.name = std::move(name),
-          .dtype = DType::kInt64,
-          .shape = {rows, columns},
-          .data = values.data()};
-}
-
 }  // namespace
 
-StepDump::StepDump(FileSystem& files, std::string directory, const ModelConfig& model)
-    : files_(files), directory_(std::move(directory)), temporary_(directory_ + ".tmp") {
-  for (size_t layer = 0; layer < model.plan.layers.size(); ++layer) {
-    if (model.plan.layers[layer].spec.kind != LayerKind::kSparse) continue;
-    selections_.push_back(
-        {.layer = static_cast<int64_t>(layer), .tokens_per_sequence = 0, .rows = {}});
-  }
-}
+StepDump::StepDump(FileSystem& files, std::string directory, const BatchShare& share,
+                   int64_t length, RankGroups& groups, Stream& stream)
+    : files_(files),
+      directory_(std::move(directory)),
+      temporary_(directory_ + ".tmp"),
+      share_(share),
+      length_(length),
+      groups_(groups),
+      stream_(stream) {}
 
 absl::Status StepDump::CheckDirectory(FileSystem& files, const std::string& directory) {
   if (!files.Exists(directory)) return absl::OkStatus();
@@ -53,50 +46,73 @@ absl::Status StepDump::CheckDirectory(FileSystem& files, const std::string& dire
   return absl::OkStatus();
 }
 
-absl::Status StepDump::Begin(const ParameterTable& parameters, const Optimizer& optimizer,
-                             Stream& stream) {
-  FATHOM_RETURN_IF_ERROR(files_.RemoveAll(temporary_));
-  FATHOM_RETURN_IF_ERROR(files_.CreateDirectories(temporary_));
-  FATHOM_RETURN_IF_ERROR(WriteWeights("weights_before.safetensors", parameters, stream));
-  HostTensors state;
-  for (const Optimizer::StateTensor& tensor : optimizer.state()) {
-    FATHOM_RETURN_IF_ERROR(state.Add(tensor.name, tensor.tensor, stream));
+absl::Status StepDump::Begin(const ParameterTable& parameters, const Optimizer& optimizer) {
+  if (groups_.first()) {
+    FATHOM_RETURN_IF_ERROR(files_.RemoveAll(temporary_));
+    FATHOM_RETURN_IF_ERROR(files_.CreateDirectories(temporary_));
   }
-  return WriteTensors("optimizer_before.safetensors", state);
+  FATHOM_RETURN_IF_ERROR(
+      Write("weights_before.safetensors", WeightPieces(parameters, groups_)));
+  std::vector<TensorPiece> moments = OptimizerPieces(optimizer, groups_);
+  std::erase_if(moments, [](const TensorPiece& piece) { return piece.name == kStepTensor; });
+  return Write("optimizer_before.safetensors", moments);
 }
 
-void StepDump::AddMicroBatch(const HostBatch& host, const Pass& pass) {
-  sequences_ += host.sequences;
-  length_ = host.length;
-  input_ids_.insert(input_ids_.end(), host.tokens.begin(), host.tokens.end());
-  for (const int32_t label : host.labels) labels_.push_back(label < 0 ? kNotCounted : label);
+StepDump::SequenceRows& StepDump::RowsOf(std::map<std::string, SequenceRows>& tensors,
+                                         const std::string& name, int64_t width) {
+  SequenceRows& rows = tensors[name];
+  rows.width = width;
+  rows.values.resize(share_.micro_batches() * share_.micro_batch * width);
+  return rows;
+}
+
+void StepDump::AddTokens(int64_t micro_batch, const HostBatch& host) {
+  const int64_t first = micro_batch * share_.micro_batch * length_;
+  int64_t* ids = RowsOf(tokens_, "input_ids", length_).values.data() + first;
+  int64_t* labels = RowsOf(tokens_, "labels", length_).values.data() + first;
+  int64_t* documents = RowsOf(tokens_, "document_ids", length_).values.data() + first;
+  for (size_t i = 0; i < host.tokens.size(); ++i) {
+    ids[i] = host.tokens[i];
+    labels[i] = host.labels[i] < 0 ? kNotCounted : host.labels[i];
+  }
   packed_ = packed_ || static_cast<int64_t>(host.segments.size()) > host.sequences + 1;
   for (size_t s = 0, document = 0; s + 1 < host.segments.size(); ++s, ++document) {
     if (host.segments[s] % host.length == 0) document = 0;
-    document_ids_.insert(document_ids_.end(), host.segments[s + 1] - host.segments[s], document);
-  }
-  FATHOM_CHECK_EQ(pass.selections.size(), selections_.size());
-  for (size_t i = 0; i < selections_.size(); ++i) {
-    const Tensor& index = pass.selections[i];
-    selections_[i].tokens_per_sequence = index.elements() / host.sequences;
-    selections_[i].rows.emplace_back(index.elements());
-    pass.stream.CopyToHost(index, selections_[i].rows.back().data());
+    std::fill(documents + host.segments[s], documents + host.segments[s + 1], document);
   }
 }
 
-absl::Status StepDump::AddGradients(const ParameterTable& parameters, Stream& stream) {
-  HostTensors gradients;
-  for (const Parameter& parameter : parameters.all()) {
-    FATHOM_RETURN_IF_ERROR(gradients.Add(parameter.spec.name, parameter.gradient, stream));
+void StepDump::AddSelections(int64_t micro_batch, const Pass& pass) {
+  for (const LayerSelection& selection : pass.selections) {
+    const Tensor& index = selection.index;
+    copies_.push_back({absl::StrCat("model.layers.", selection.layer, ".depth_selection"),
+                       micro_batch, index.elements() / pass.sequences});
+    copied_.emplace_back(index.elements());
+    pass.stream.CopyToHost(index, copied_.back().data());
   }
-  return WriteTensors("gradients.safetensors", gradients);
 }
 
-absl::Status StepDump::Finish(const ParameterTable& parameters, Stream& stream,
-                              const std::string& record) {
-  FATHOM_RETURN_IF_ERROR(WriteWeights("weights_after.safetensors", parameters, stream));
-  FATHOM_RETURN_IF_ERROR(WriteTokens());
-  FATHOM_RETURN_IF_ERROR(WriteSelection());
+absl::Status StepDump::AddGradients(const ParameterTable& parameters) {
+  return Write("gradients.safetensors", GradientPieces(parameters, groups_));
+}
+
+absl::Status StepDump::Finish(const ParameterTable& parameters, const std::string& record) {
+  FATHOM_RETURN_IF_ERROR(Write("weights_after.safetensors", WeightPieces(parameters, groups_)));
+  FATHOM_ASSIGN_OR_RETURN(const bool packed, AnyPacked());
+  if (!packed) tokens_.erase("document_ids");
+  if (groups_.coordinates().pipeline != 0) tokens_.clear();
+  FATHOM_RETURN_IF_ERROR(WriteSequences("tokens.safetensors", tokens_));
+
+  FATHOM_RETURN_IF_ERROR(stream_.Synchronize());
+  for (size_t i = 0; i < copies_.size(); ++i) {
+    const Copied& copy = copies_[i];
+    const int64_t k = copy.tokens_per_sequence;
+    int64_t* rows = RowsOf(selections_, copy.name, k).values.data() +
+                    copy.micro_batch * share_.micro_batch * k;
+    for (size_t j = 0; j < copied_[i].size(); ++j) rows[j] = copied_[i][j] % length_;
+  }
+  FATHOM_RETURN_IF_ERROR(WriteSequences("selection.safetensors", selections_));
+  if (!groups_.first()) return absl::OkStatus();
   FATHOM_RETURN_IF_ERROR(
       WriteFileAtomically(files_, JoinPath(temporary_, "step.json"), record + "\n"));
   FATHOM_RETURN_IF_ERROR(files_.SyncDirectory(temporary_));
@@ -104,42 +120,37 @@ absl::Status StepDump::Finish(const ParameterTable& parameters, Stream& stream,
   return files_.Rename(temporary_, directory_);
 }
 
-absl::Status StepDump::WriteTensors(const std::string& name, const HostTensors& tensors) {
+absl::StatusOr<bool> StepDump::AnyPacked() {
+  int32_t packed = packed_;
+  FATHOM_RETURN_IF_ERROR(groups_.world()
+                             .AllReduce(Tensor(&packed, DType::kInt32, {1}), ReduceOp::kMax, stream_)
+                             .Wait(stream_));
+  return packed != 0;
+}
+
+absl::Status StepDump::Write(const std::string& name, const std::vector<TensorPiece>& pieces) {
+  HostTensors tensors;
+  FATHOM_RETURN_IF_ERROR(GatherTensors(pieces, groups_, stream_, &tensors));
+  if (!groups_.first()) return absl::OkStatus();
   return WriteSafetensorsFile(files_, JoinPath(temporary_, name), tensors.arrays(),
                               {{"format", "pt"}});
 }
 
-absl::Status StepDump::WriteWeights(const std::string& name, const ParameterTable& parameters,
-                                    Stream& stream) {
-  HostTensors weights;
-  FATHOM_RETURN_IF_ERROR(CopyWeights(parameters, stream, &weights));
-  return WriteTensors(name, weights);
-}
-
-absl::Status StepDump::WriteTokens() {
-  std::vector<NamedArray> arrays = {IntegerMatrix("input_ids", input_ids_, sequences_, length_),
-                                    IntegerMatrix("labels", labels_, sequences_, length_)};
-  if (packed_) {
-    arrays.push_back(IntegerMatrix("document_ids", document_ids_, sequences_, length_));
+absl::Status StepDump::WriteSequences(const std::string& name,
+                                      std::map<std::string, SequenceRows>& tensors) {
+  std::vector<TensorPiece> pieces;
+  const int64_t sequences = share_.micro_batches() * share_.micro_batch;
+  const int64_t first = share_.data_rank * sequences;
+  for (auto& [tensor, rows] : tensors) {
+    if (groups_.tensor().rank() != 0) break;
+    const int64_t elements = rows.values.size();
+    pieces.push_back({tensor,
+                      {share_.global_batch, rows.width},
+                      {.dim = 0, .begin = first, .end = first + sequences},
+                      {0, elements},
+                      Tensor(rows.values.data(), DType::kInt64, {elements})});
   }
-  return WriteSafetensorsFile(files_, JoinPath(temporary_, "tokens.safetensors"), arrays,
-                              {{"format", "pt"}});
-}
-
-absl::Status StepDump::WriteSelection() {
-  std::vector<std::vector<int64_t>> storage(selections_.size());
-  std::vector<NamedArray> arrays;
-  for (size_t i = 0; i < selections_.size(); ++i) {
-    const LayerSelection& selection = selections_[i];
-    for (const std::vector<int32_t>& rows : selection.rows) {
-      for (const int32_t row : rows) storage[i].push_back(row % length_);
-    }
-    arrays.push_back(
-        IntegerMatrix(absl::StrCat("model.layers.", selection.layer, ".depth_selection"),
-                      storage[i], sequences_, selection.tokens_per_sequence));
-  }
-  return WriteSafetensorsFile(files_, JoinPath(temporary_, "selection.safetensors"), arrays,
-                              {{"format", "pt"}});
+  return Write(name, pieces);
 }
 
 }  // namespace fathom

@@ -20,10 +20,7 @@ class DumpTest : public ::testing::Test {
     table_.Add({"m", {2, 3}, ParameterRole::kMatrix});
     table_.Add({"s", {}, ParameterRole::kScale});
     EXPECT_TRUE(table_.Allocate(device_, DType::kFloat64, /*with_gradients=*/true).ok());
-    optimizer_ = *Optimizer::Create({}, table_, device_, *stream_);
-    model_.plan.layers = {{.spec = {LayerKind::kSparse, 2}},
-                          {.spec = {LayerKind::kDense, 1}},
-                          {.spec = {LayerKind::kSparse, 4}}};
+    optimizer_ = *Optimizer::Create({}, {}, table_, *groups_, device_, *stream_);
   }
 
   void FillAll(double weight, double gradient) {
@@ -39,7 +36,8 @@ class DumpTest : public ::testing::Test {
     return tensor;
   }
 
-  void AddMicroBatch(StepDump& dump, int32_t first_token, const std::vector<int32_t>& layer_0,
+  void AddMicroBatch(StepDump& dump, int64_t micro_batch, int32_t first_token,
+                     const std::vector<int32_t>& layer_0,
                      const std::vector<int32_t>& layer_2, bool packed = false) {
     HostBatch host = HostBatch::WholeSequences(2, kLength);
     for (size_t i = 0; i < host.tokens.size(); ++i) {
@@ -48,20 +46,24 @@ class DumpTest : public ::testing::Test {
     }
     if (packed) host.segments = {0, 3, 4, 8};
     Pass pass(*stream_, arena_);
-    pass.selections = {Rows(layer_0), Rows(layer_2)};
-    dump.AddMicroBatch(host, pass);
+    pass.sequences = 2;
+    pass.selections = {{.layer = 0, .index = Rows(layer_0), .adjusted_logits = {}},
+                       {.layer = 2, .index = Rows(layer_2), .adjusted_logits = {}}};
+    dump.AddTokens(micro_batch, host);
+    dump.AddSelections(micro_batch, pass);
   }
 
   void WriteDump(FileSystem& files, const std::string& directory, bool packed = false) {
-    StepDump dump(files, directory, model_);
+    const BatchShare share{.global_batch = 4, .micro_batch = 2};
+    StepDump dump(files, directory, share, kLength, *groups_, *stream_);
     FillAll(1, 0);
-    ASSERT_TRUE(dump.Begin(table_, *optimizer_, *stream_).ok());
-    AddMicroBatch(dump, 10, {0, 2, 5, 7}, {3, 4}, packed);
-    AddMicroBatch(dump, 20, {1, 2, 4, 5}, {0, 6});
+    ASSERT_TRUE(dump.Begin(table_, *optimizer_).ok());
+    AddMicroBatch(dump, 0, 10, {0, 2, 5, 7}, {3, 4}, packed);
+    AddMicroBatch(dump, 1, 20, {1, 2, 4, 5}, {0, 6});
     FillAll(1, 2);
-    ASSERT_TRUE(dump.AddGradients(table_, *stream_).ok());
+    ASSERT_TRUE(dump.AddGradients(table_).ok());
     FillAll(3, 2);
-    ASSERT_TRUE(dump.Finish(table_, *stream_, R"({"step": 7})").ok());
+    ASSERT_TRUE(dump.Finish(table_, R"({"step": 7})").ok());
   }
 
   template <class T>
@@ -80,8 +82,8 @@ class DumpTest : public ::testing::Test {
   std::unique_ptr<Stream> stream_;
   Arena arena_;
   ParameterTable table_;
+  std::unique_ptr<RankGroups> groups_ = RankGroups::Alone();
   std::unique_ptr<Optimizer> optimizer_;
-  ModelConfig model_;
 };
 
 TEST_F(DumpTest, HoldsTheStep) {
@@ -155,11 +157,12 @@ TEST_F(DumpTest, ADumpThatFailsHasNotItsName) {
   ASSERT_TRUE(PosixFileSystem().RemoveAll(directory).ok());
   for (int64_t fail_at = 0; fail_at < counting.operations(); ++fail_at) {
     FailingFiles files(fail_at);
-    StepDump dump(files, directory, model_);
-    absl::Status status = dump.Begin(table_, *optimizer_, *stream_);
-    AddMicroBatch(dump, 10, {0, 2, 5, 7}, {3, 4});
-    if (status.ok()) status = dump.AddGradients(table_, *stream_);
-    if (status.ok()) status = dump.Finish(table_, *stream_, "{}");
+    const BatchShare share{.global_batch = 4, .micro_batch = 2};
+    StepDump dump(files, directory, share, kLength, *groups_, *stream_);
+    absl::Status status = dump.Begin(table_, *optimizer_);
+    AddMicroBatch(dump, 0, 10, {0, 2, 5, 7}, {3, 4});
+    if (status.ok()) status = dump.AddGradients(table_);
+    if (status.ok()) status = dump.Finish(table_, "{}");
     EXPECT_FALSE(status.ok()) << fail_at;
     EXPECT_FALSE(PosixFileSystem().Exists(directory)) << fail_at;
   }

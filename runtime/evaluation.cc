@@ -5,41 +5,6 @@
 #include "core/status.h"
 
 namespace fathom {
-namespace {
-
-std::vector<double> LossesToHost(Stream& stream, const Tensor& losses, absl::Status* status) {
-  std::vector<char> raw(losses.bytes());
-  stream.CopyToHost(losses, raw.data());
-  *status = stream.Synchronize();
-  std::vector<double> values(losses.elements());
-  ConvertElements(raw.data(), losses.dtype(), values.data(), DType::kFloat64, values.size());
-  return values;
-}
-
-// The losses of one batch; adds to the rows that each layer saw.
-absl::StatusOr<std::vector<double>> RunBatch(LanguageModel& model, const HostBatch& host,
-                                             Routing routing, std::vector<int64_t>* layer_rows) {
-  Stream& stream = model.stream();
-  Arena& arena = model.arena();
-  ArenaScope scope(arena);
-  const MicroBatch batch = Upload(host, stream, arena);
-  Pass pass = model.stage().NewPass(stream, arena, batch);
-  pass.routing = routing;
-  const Tensor losses = arena.New(StatisticsDType(model.dtype()), {batch.rows()});
-  model.stage().Forward(pass, batch);
-  model.stage().Loss(pass, batch, /*loss_weight=*/0, losses);
-
-  std::vector<int32_t> selected(layer_rows->size());
-  stream.CopyToHost(pass.selected, selected.data());
-  absl::Status status;
-  std::vector<double> values = LossesToHost(stream, losses, &status);
-  FATHOM_RETURN_IF_ERROR(status);
-  for (size_t layer = 0; layer < selected.size(); ++layer) (*layer_rows)[layer] += selected[layer];
-  return values;
-}
-
-}  // namespace
-
 double EvaluationResult::routed_share(const LayerPlan& plan) const {
   double sum = 0;
   int64_t sparse = 0;
@@ -51,32 +16,51 @@ double EvaluationResult::routed_share(const LayerPlan& plan) const {
   return sparse == 0 ? 1 : sum / static_cast<double>(sparse);
 }
 
-absl::StatusOr<EvaluationResult> Evaluate(LanguageModel& model, const Sampler& sampler,
+absl::StatusOr<EvaluationResult> Evaluate(StepRunner& runner, const Sampler& sampler,
                                           const EvaluationOptions& options) {
-  const int64_t length = model.length();
-  const size_t layers = model.config().plan.layers.size();
+  RankGroups& groups = runner.groups();
+  const int64_t length = runner.model().length();
+  const size_t layers = runner.model().config().plan.layers.size();
+  const int64_t data_ranks = groups.sizes().data;
   std::vector<int64_t> layer_rows(layers);
-  EvaluationResult result;
-  double sum = 0;
-  for (int64_t first = 0; first < options.sequences; first += options.batch) {
+  double sum = 0, labels = 0;
+  // Data ranks take batches in turns.
+  for (int64_t first = groups.coordinates().data * options.batch; first < options.sequences;
+       first += data_ranks * options.batch) {
     const int64_t sequences = std::min(options.batch, options.sequences - first);
     HostBatch host = HostBatch::WholeSequences(sequences, length);
     FATHOM_RETURN_IF_ERROR(sampler.FillBatch(first, &host));
-    FATHOM_ASSIGN_OR_RETURN(const std::vector<double> losses,
-                            RunBatch(model, host, options.routing, &layer_rows));
+    std::vector<double> losses;
+    FATHOM_RETURN_IF_ERROR(runner.Evaluate(host, options.routing, &losses, &layer_rows));
     for (size_t i = 0; i < losses.size(); ++i) {
       sum += losses[i];
-      result.labels += host.labels[i] >= 0;
+      labels += host.labels[i] >= 0;
     }
     if (options.on_losses) FATHOM_RETURN_IF_ERROR(options.on_losses(first, host, losses));
   }
+
+  // Of what tensor ranks have in common one is counted.
+  std::vector<double> totals(2 + layers);
+  if (groups.tensor().rank() == 0) {
+    totals[0] = sum;
+    totals[1] = labels;
+    std::copy(layer_rows.begin(), layer_rows.end(), totals.begin() + 2);
+  }
+  Stream& stream = runner.model().stream();
+  const int64_t count = totals.size();
+  FATHOM_RETURN_IF_ERROR(groups.world()
+                             .AllReduce(Tensor(totals.data(), DType::kFloat64, {count}),
+                                        ReduceOp::kSum, stream)
+                             .Wait(stream));
+  EvaluationResult result;
+  result.labels = static_cast<int64_t>(totals[1]);
   if (result.labels == 0) {
     return absl::InvalidArgumentError("evaluation: there is no token to predict");
   }
-  result.loss = sum / static_cast<double>(result.labels);
+  result.loss = totals[0] / totals[1];
   const double rows = static_cast<double>(options.sequences * length);
-  for (int64_t count : layer_rows) {
-    result.layer_share.push_back(static_cast<double>(count) / rows);
+  for (size_t layer = 0; layer < layers; ++layer) {
+    result.layer_share.push_back(totals[2 + layer] / rows);
   }
   return result;
 }

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/data/sampler.h"
-#include "runtime/language_model.h"
+#include "runtime/step_runner.h"
 
 namespace fathom {
 
@@ -28,8 +28,9 @@ struct EvaluationResult {
   double routed_share(const LayerPlan& plan) const;
 };
 
-// Runs samples 0 to sequences - 1 through the model, without gradients.
-absl::StatusOr<EvaluationResult> Evaluate(LanguageModel& model, const Sampler& sampler,
+// Runs samples 0 to sequences - 1 through the model, without gradients. Called by all ranks, which
+// all get the result; `on_losses` sees what this rank evaluated.
+absl::StatusOr<EvaluationResult> Evaluate(StepRunner& runner, const Sampler& sampler,
                                           const EvaluationOptions& options);
 
 }  // namespace fathom

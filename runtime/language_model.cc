@@ -1,25 +1,75 @@
 #include "runtime/language_model.h"
 
+#include "core/accounting.h"
 #include "core/status.h"
 
 namespace fathom {
 
-LanguageModel::LanguageModel(const ModelConfig& config, DType dtype, int64_t length, Device& device)
-    : dtype_(dtype),
-      length_(length),
+absl::StatusOr<std::vector<LayerRange>> CutLayers(const ModelConfig& config, int64_t length,
+                                                  int parts) {
+  const LayerFlops flops = CountLayerFlops(config, length);
+  return PartitionLayers({.layers = flops.layers, .last_extra = flops.head}, parts);
+}
+
+LanguageModel::LanguageModel(const ModelConfig& config, const LanguageModelOptions& options,
+                             RankGroups& groups, Device& device)
+    : config_(config),
+      options_(options),
       device_(device),
       stream_(device.NewStream()),
-      arena_(device),
-      stage_(config, parameters_) {}
+      tensor_(groups.tensor(), options.sequence_parallel, &lanes_) {}
 
 absl::StatusOr<std::unique_ptr<LanguageModel>> LanguageModel::Create(const ModelConfig& config,
                                                                      DType dtype, int64_t length,
                                                                      Device& device,
                                                                      bool with_gradients) {
-  std::unique_ptr<LanguageModel> model(new LanguageModel(config, dtype, length, device));
-  FATHOM_RETURN_IF_ERROR(model->parameters_.Allocate(device, dtype, with_gradients));
-  FATHOM_RETURN_IF_ERROR(model->stage_.Prepare(device, *model->stream_, dtype, length));
+  std::unique_ptr<RankGroups> alone = RankGroups::Alone();
+  FATHOM_ASSIGN_OR_RETURN(
+      std::unique_ptr<LanguageModel> model,
+      Create(config, {.dtype = dtype, .length = length, .with_gradients = with_gradients}, *alone,
+             device));
+  model->owned_groups_ = std::move(alone);
   return model;
+}
+
+absl::StatusOr<std::unique_ptr<LanguageModel>> LanguageModel::Create(
+    const ModelConfig& config, const LanguageModelOptions& options, RankGroups& groups,
+    Device& device) {
+  std::unique_ptr<LanguageModel> model(new LanguageModel(config, options, groups, device));
+  const int stages = groups.sizes().pipeline;
+  FATHOM_ASSIGN_OR_RETURN(const std::vector<LayerRange> parts,
+                          CutLayers(config, options.length, stages * options.chunks));
+  for (int chunk = 0; chunk < options.chunks; ++chunk) {
+    const LayerRange& layers = parts[chunk * stages + groups.coordinates().pipeline];
+    model->stages_.push_back(
+        std::make_unique<Stage>(config, layers, model->tensor_, model->parameters_));
+  }
+  ParameterLayoutOptions layout = options.layout;
+  layout.data_ranks = groups.sizes().data;
+  layout.tensor_ranks = groups.sizes().tensor;
+  FATHOM_RETURN_IF_ERROR(
+      model->parameters_.Allocate(device, options.dtype, options.with_gradients, layout));
+  for (const std::unique_ptr<Stage>& stage : model->stages_) {
+    FATHOM_RETURN_IF_ERROR(
+        stage->Prepare(device, *model->stream_, options.dtype, options.length));
+  }
+  return model;
+}
+
+Arena& LanguageModel::arena(size_t i) {
+  while (arenas_.size() <= i) arenas_.emplace_back(device_);
+  return arenas_[i];
+}
+
+int64_t LanguageModel::peak_arena_bytes() const {
+  int64_t bytes = 0;
+  for (const Arena& arena : arenas_) bytes += arena.peak_bytes();
+  return bytes;
+}
+
+Stage& LanguageModel::stage() {
+  FATHOM_CHECK(stages_.size() == 1 && stages_[0]->has_embedding() && stages_[0]->has_head());
+  return *stages_[0];
 }
 
 }  // namespace fathom

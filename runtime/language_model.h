@@ -1,41 +1,77 @@
 #pragma once
 
+#include <deque>
 #include <memory>
+#include <vector>
 
 #include "core/arena.h"
 #include "core/job.h"
+#include "core/lane.h"
+#include "parallel/rank_groups.h"
+#include "parallel/tensor/tensor_group.h"
 #include "runtime/model/stage.h"
 
 namespace fathom {
 
-// A model on a device, with its parameters, its stream and the memory for one micro-batch.
+// What a model is made for.
+struct LanguageModelOptions {
+  DType dtype = DType::kFloat32;
+  int64_t length = 0;           // L of its sequences
+  bool with_gradients = false;  // it will be trained
+  bool sequence_parallel = false;
+  int chunks = 1;                      // parts of the pipeline that this rank has
+  ParameterLayoutOptions layout = {};  // the ranks are filled in
+};
+
+// What one rank holds of a model on a device: its parts of the pipeline, its part of every matrix,
+// its stream and the memory for micro-batches.
 class LanguageModel {
  public:
-  // For sequences of `length` tokens. The parameters' contents are undefined. `with_gradients`: it
-  // will be trained.
+  // The whole model, on one rank. The parameters' contents are undefined.
   static absl::StatusOr<std::unique_ptr<LanguageModel>> Create(const ModelConfig& config,
                                                                DType dtype, int64_t length,
                                                                Device& device, bool with_gradients);
+  // One rank's share of it. `groups` outlives the model. InvalidArgument for what cannot be cut.
+  static absl::StatusOr<std::unique_ptr<LanguageModel>> Create(const ModelConfig& config,
+                                                               const LanguageModelOptions& options,
+                                                               RankGroups& groups, Device& device);
 
-  const ModelConfig& config() const { return stage_.config(); }
-  int64_t length() const { return length_; }
-  DType dtype() const { return dtype_; }
+  const ModelConfig& config() const { return config_; }
+  int64_t length() const { return options_.length; }
+  DType dtype() const { return options_.dtype; }
   Device& device() { return device_; }
   Stream& stream() { return *stream_; }
-  Arena& arena() { return arena_; }
+  // The i-th of the arenas, one for each micro-batch in flight; made when first asked for.
+  Arena& arena(size_t i = 0);
+  // The most that was in use of each arena, added up.
+  int64_t peak_arena_bytes() const;
   ParameterTable& parameters() { return parameters_; }
-  Stage& stage() { return stage_; }
+  TensorGroup& tensor() { return tensor_; }
+  Lanes& lanes() { return lanes_; }
+  // This rank's consecutive layers, one stage for each chunk.
+  const std::vector<std::unique_ptr<Stage>>& stages() const { return stages_; }
+  // The whole model: on one rank only.
+  Stage& stage();
 
  private:
-  LanguageModel(const ModelConfig& config, DType dtype, int64_t length, Device& device);
+  LanguageModel(const ModelConfig& config, const LanguageModelOptions& options, RankGroups& groups,
+                Device& device);
 
-  DType dtype_;
-  int64_t length_;
+  ModelConfig config_;
+  LanguageModelOptions options_;
+  std::unique_ptr<RankGroups> owned_groups_;  // null: the caller's
   Device& device_;
   std::unique_ptr<Stream> stream_;
-  Arena arena_;
+  std::deque<Arena> arenas_;
+  Lanes lanes_;
+  TensorGroup tensor_;
   ParameterTable parameters_;
-  Stage stage_;
+  std::vector<std::unique_ptr<Stage>> stages_;
 };
+
+// The layers of every part of a pipeline, cut by their FLOPs on sequences of `length` tokens; the
+// head's join the last part's.
+absl::StatusOr<std::vector<LayerRange>> CutLayers(const ModelConfig& config, int64_t length,
+                                                  int parts);
 
 }  // namespace fathom

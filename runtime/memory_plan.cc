@@ -1,53 +1,57 @@
 #include "runtime/memory_plan.h"
 
 #include "core/status.h"
-#include "runtime/language_model.h"
-#include "runtime/optimizer/optimizer.h"
+#include "runtime/training_model.h"
 
 namespace fathom {
-namespace {
 
-void RunMicroBatch(const Job& job, LanguageModel& model, bool training, Routing routing) {
-  ArenaScope scope(model.arena());
-  const HostBatch host =
-      HostBatch::WholeSequences(job.train.micro_batch, job.train.sequence_length);
-  const MicroBatch batch = Upload(host, model.stream(), model.arena());
-  Pass pass = model.stage().NewPass(model.stream(), model.arena(), batch);
-  pass.training = training;
-  pass.routing = routing;
-  pass.auxiliary_weight = training ? job.model.routing_coefficient : 0;
-  const Tensor losses = model.arena().New(StatisticsDType(model.dtype()), {batch.rows()});
-  model.stage().Forward(pass, batch);
-  model.stage().Loss(pass, batch, /*loss_weight=*/1, losses);
-  if (training) model.stage().Backward(pass, batch);
+MemoryPlan MeasureMemory(TrainingModel& training) {
+  return {.weights = training.parameters().weight_bytes(),
+          .gradients = training.gradient_bytes(),
+          .optimizer = training.optimizer().bytes(),
+          .activations = training.model().peak_arena_bytes(),
+          .micro_batch = {}};
 }
 
-}  // namespace
-
-absl::StatusOr<MemoryPlan> PlanMemory(const Job& job) {
+absl::StatusOr<MemoryPlan> PlanMemory(const Job& job, int rank) {
   const std::unique_ptr<Device> device = NewDryDevice();
-  FATHOM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<LanguageModel> model,
-      LanguageModel::Create(job.model, ComputeDType(job.train.precision), job.train.sequence_length,
-                            *device, /*with_gradients=*/true));
-  Stream& stream = model->stream();
-  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer,
-                          Optimizer::Create(job.optimizer, model->parameters(), *device, stream));
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<RankGroups> groups,
+                          RankGroups::Dry(MeshOf(job.parallel), rank));
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<TrainingModel> training,
+                          TrainingModel::Create(job, *groups, *device));
+  Stream& stream = training->stream();
+  FATHOM_ASSIGN_OR_RETURN(const Buffer totals_buffer,
+                          Buffer::Allocate(*device, kStepTotals * sizeof(double)));
+  const Tensor totals = totals_buffer.View(0, DType::kFloat64, {kStepTotals});
+  const BatchShare share = ShareOf(job, groups->coordinates());
+  const HostBatch batch = HostBatch::WholeSequences(share.micro_batch, job.train.sequence_length);
+  const std::vector<HostBatch> micro_batches(share.micro_batches(), batch);
 
-  MemoryPlan plan;
   stream.ledger().Clear();
-  RunMicroBatch(job, *model, /*training=*/true, Routing::kTopK);
-  plan.micro_batch = stream.ledger().total();
-  RunMicroBatch(job, *model, /*training=*/false, Routing::kCausal);
-  // The trainer keeps the losses outside the arena.
-  FATHOM_ASSIGN_OR_RETURN(const Buffer losses, Buffer::Allocate(*device, sizeof(double)));
-  optimizer->Step(stream, model->arena(), /*learning_rate=*/0,
-                  losses.View(0, DType::kFloat64, {1}));
-  plan.weights = model->parameters().weight_bytes();
-  plan.gradients = model->parameters().gradient_bytes();
-  plan.optimizer = optimizer->bytes();
-  plan.activations = model->arena().peak_bytes();
+  FATHOM_RETURN_IF_ERROR(training->runner().Train(micro_batches, 1, totals, {}));
+  const Cost step = stream.ledger().total();
+  std::vector<double> losses;
+  std::vector<int64_t> layer_rows(job.model.plan.layers.size());
+  FATHOM_RETURN_IF_ERROR(
+      training->runner().Evaluate(batch, Routing::kCausal, &losses, &layer_rows));
+  FATHOM_RETURN_IF_ERROR(training->Update(/*learning_rate=*/0, totals));
+  MemoryPlan plan = MeasureMemory(*training);
+  const double count = static_cast<double>(share.micro_batches());
+  plan.micro_batch = {.matrix_flops = step.matrix_flops / count,
+                      .vector_flops = step.vector_flops / count,
+                      .bytes = step.bytes / count};
   return plan;
+}
+
+absl::StatusOr<MemoryPlan> PlanLargestMemory(const Job& job) {
+  FATHOM_RETURN_IF_ERROR(CheckLayoutOf(job));
+  MemoryPlan largest;
+  for (int64_t stage = 0; stage < job.parallel.pipeline; ++stage) {
+    const int rank = static_cast<int>(stage * job.parallel.data * job.parallel.tensor);
+    FATHOM_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(job, rank));
+    if (plan.total() > largest.total()) largest = plan;
+  }
+  return largest;
 }
 
 }  // namespace fathom

@@ -48,7 +48,9 @@ TEST(MemoryPlan, ExecutedFlopsAreTheExactConvention) {
 TEST(MemoryPlan, ParametersAreThoseOfTheAccounting) {
   for (const Job& job : Jobs()) {
     ParameterTable table;
-    const Stage stage(job.model, table);
+    TensorGroup alone;
+    const LayerRange layers{0, static_cast<int64_t>(job.model.plan.layers.size())};
+    const Stage stage(job.model, layers, alone, table);
     std::map<std::string, std::vector<int64_t>> counted;
     for (const CountedParameter& parameter : EnumerateParameters(job.model)) {
       counted[parameter.name] = parameter.dims;
@@ -72,30 +74,24 @@ TEST(MemoryPlan, TheCpuUsesWhatWasPlanned) {
     const absl::StatusOr<MemoryPlan> plan = PlanMemory(job);
     ASSERT_TRUE(plan.ok()) << plan.status();
     CpuDevice device(2);
-    auto model = LanguageModel::Create(job.model, ComputeDType(job.train.precision),
-                                       job.train.sequence_length, device, true);
-    ASSERT_TRUE(model.ok());
-    auto optimizer =
-        Optimizer::Create(job.optimizer, (*model)->parameters(), device, (*model)->stream());
-    ASSERT_TRUE(optimizer.ok());
-    ASSERT_TRUE(InitializeParameters((*model)->parameters(), 1, (*model)->stream()).ok());
-    EXPECT_EQ((*model)->parameters().weight_bytes(), plan->weights);
-    EXPECT_EQ((*model)->parameters().gradient_bytes(), plan->gradients);
-    EXPECT_EQ((*optimizer)->bytes(), plan->optimizer);
-
-    Arena& arena = (*model)->arena();
-    const HostBatch host =
+    const std::unique_ptr<RankGroups> groups = RankGroups::Alone();
+    const auto training = TrainingModel::Create(job, *groups, device);
+    ASSERT_TRUE(training.ok()) << training.status();
+    Stream& stream = (*training)->stream();
+    ASSERT_TRUE(InitializeParameters((*training)->parameters(), 1, stream).ok());
+    std::vector<double> numbers(kStepTotals);
+    const Tensor totals(numbers.data(), DType::kFloat64, {kStepTotals});
+    const HostBatch batch =
         HostBatch::WholeSequences(job.train.micro_batch, job.train.sequence_length);
-    const MicroBatch batch = Upload(host, (*model)->stream(), arena);
-    Pass pass = (*model)->stage().NewPass((*model)->stream(), arena, batch);
-    pass.training = true;
-    pass.auxiliary_weight = 1e-3;
-    const Tensor losses = arena.New(StatisticsDType((*model)->dtype()), {batch.rows()});
-    (*model)->stage().Forward(pass, batch);
-    (*model)->stage().Loss(pass, batch, 1, losses);
-    (*model)->stage().Backward(pass, batch);
-    EXPECT_LE(arena.peak_bytes(), plan->activations);
-    EXPECT_GE(arena.peak_bytes(), plan->activations * 9 / 10);
+    const std::vector<HostBatch> step(job.train.global_batch / job.train.micro_batch, batch);
+    ASSERT_TRUE((*training)->ComputeGradients(step, 1, totals, {}).ok());
+    ASSERT_TRUE((*training)->Update(0, totals).ok());
+    const MemoryPlan measured = MeasureMemory(**training);
+    EXPECT_EQ(measured.weights, plan->weights);
+    EXPECT_EQ(measured.gradients, plan->gradients);
+    EXPECT_EQ(measured.optimizer, plan->optimizer);
+    EXPECT_LE(measured.activations, plan->activations);
+    EXPECT_GE(measured.activations, plan->activations * 9 / 10);
   }
 }
 

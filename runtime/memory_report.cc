@@ -29,15 +29,6 @@ std::string Describe(const Purpose& purpose) {
 
 }  // namespace
 
-MemoryPlan MeasureMemory(LanguageModel& model, const Optimizer& optimizer) {
-  MemoryPlan memory;
-  memory.weights = model.parameters().weight_bytes();
-  memory.gradients = model.parameters().gradient_bytes();
-  memory.optimizer = optimizer.bytes();
-  memory.activations = model.arena().peak_bytes();
-  return memory;
-}
-
 int64_t PeakResidentBytes() {
   rusage usage = {};
   if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;

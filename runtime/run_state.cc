@@ -1,26 +1,27 @@
 #include "runtime/run_state.h"
 
+#include <algorithm>
 #include <cmath>
-#include <utility>
+#include <set>
 
+#include "core/accounting.h"
 #include "core/status.h"
 #include "runtime/checkpoint/array_values.h"
 
 namespace fathom {
 namespace {
 
-constexpr char kStepTensor[] = "step";
-
 // Whether the shapes name the same elements: a scalar may be written as [] or [1].
 bool SameShape(const Shape& a, const Shape& b) {
   return a == b || (a.rank() <= 1 && b.rank() <= 1 && a.elements() == 1 && b.elements() == 1);
 }
 
-absl::Status CheckFinite(const SafetensorsFile& file, const std::string& name,
-                         const std::vector<double>& values) {
-  for (size_t i = 0; i < values.size(); ++i) {
+// `first`: the place of values[0] in the tensor.
+absl::Status CheckFinite(const SafetensorsFile& file, const std::string& name, int64_t first,
+                         const double* values, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
     if (!std::isfinite(values[i])) {
-      return absl::InvalidArgumentError(absl::StrCat(file.path(), ": element ", i, " of ", name,
+      return absl::InvalidArgumentError(absl::StrCat(file.path(), ": element ", first + i, " of ", name,
                                                      " is ", values[i],
                                                      "; weights must be finite numbers"));
     }
@@ -43,57 +44,102 @@ absl::StatusOr<const NamedArray*> FindTensor(const SafetensorsFile& file, const 
   return array;
 }
 
-absl::Status LoadTensor(const SafetensorsFile& file, const std::string& name, const Tensor& tensor,
+// Fills `tensor`, which is elements `range` of a part of the tensor `name`.
+absl::Status LoadTensor(const SafetensorsFile& file, const std::string& name, const Shape& whole,
+                        const TensorPart& part, const ElementRange& range, const Tensor& tensor,
                         Stream& stream) {
-  FATHOM_ASSIGN_OR_RETURN(const NamedArray* array, FindTensor(file, name, tensor.shape()));
+  FATHOM_ASSIGN_OR_RETURN(const NamedArray* array, FindTensor(file, name, whole));
   if (array->dtype == DType::kInt32 || array->dtype == DType::kInt64) {
     return absl::InvalidArgumentError(absl::StrCat(file.path(), ": ", name, " is ",
                                                    std::string(Name(array->dtype)),
                                                    "; float32, float64 or bfloat16 is needed"));
   }
-  std::vector<double> values(tensor.elements());
-  ReadElements(*array, 0, values.size(), values.data());
-  FATHOM_RETURN_IF_ERROR(CheckFinite(file, name, values));
+  std::vector<double> values(range.size());
+  absl::Status finite;
+  VisitRuns(whole, part, range, [&](int64_t from, int64_t to, int64_t count) {
+    ReadElements(*array, from, count, values.data() + to);
+    if (finite.ok()) finite = CheckFinite(file, name, from, values.data() + to, count);
+  });
+  FATHOM_RETURN_IF_ERROR(finite);
   std::vector<char> converted(tensor.bytes());
   ConvertElements(values.data(), DType::kFloat64, converted.data(), tensor.dtype(), values.size());
   stream.CopyToDevice(converted.data(), tensor);
   return stream.Synchronize();
 }
 
+// Of tensors that all tensor ranks hold, the first one's counts.
+bool GivesAway(const Parameter& parameter, RankGroups& groups) {
+  return !parameter.spec.part.whole() || groups.tensor().rank() == 0;
+}
+
+Tensor Flat(const Tensor& tensor) { return tensor.Reshape({tensor.elements()}); }
+
 }  // namespace
 
-absl::Status HostTensors::Add(const std::string& name, const Tensor& tensor, Stream& stream) {
-  storage_.emplace_back(tensor.bytes());
-  stream.CopyToHost(tensor, storage_.back().data());
-  FATHOM_RETURN_IF_ERROR(stream.Synchronize());
-  arrays_.push_back({.name = name,
-                     .dtype = tensor.dtype(),
-                     .shape = tensor.shape(),
-                     .data = storage_.back().data()});
-  return absl::OkStatus();
-}
-
-absl::Status CopyWeights(const ParameterTable& parameters, Stream& stream, HostTensors* out) {
+std::vector<TensorPiece> WeightPieces(const ParameterTable& parameters, RankGroups& groups) {
+  std::vector<TensorPiece> pieces;
+  if (groups.data().rank() != 0) return pieces;
   for (const Parameter& parameter : parameters.all()) {
-    FATHOM_RETURN_IF_ERROR(out->Add(parameter.spec.name, parameter.master, stream));
+    if (!GivesAway(parameter, groups)) continue;
+    const ParameterSpec& spec = parameter.spec;
+    pieces.push_back(
+        {spec.name, spec.shape, spec.part, {0, parameter.master.elements()}, parameter.master});
   }
-  return absl::OkStatus();
+  return pieces;
 }
 
-absl::Status CopyOptimizer(const Optimizer& optimizer, Stream& stream, HostTensors* out) {
-  for (const Optimizer::StateTensor& state : optimizer.state()) {
-    FATHOM_RETURN_IF_ERROR(out->Add(state.name, state.tensor, stream));
+std::vector<TensorPiece> GradientPieces(const ParameterTable& parameters, RankGroups& groups) {
+  std::vector<TensorPiece> pieces;
+  const ParameterLayout& layout = parameters.layout();
+  for (size_t i = 0; i < parameters.all().size(); ++i) {
+    const Parameter& parameter = parameters.all()[i];
+    if (!GivesAway(parameter, groups)) continue;
+    const ParameterSpec& spec = parameter.spec;
+    const int64_t begin = layout.offsets[i];
+    const int64_t elements = parameter.gradient.elements();
+    for (const ParameterBucket& bucket : layout.buckets) {
+      const ElementRange owned = bucket.OwnedBy(groups.data().rank());
+      const ElementRange range{std::max<int64_t>(0, owned.begin - begin),
+                               std::min(elements, owned.end - begin)};
+      if (range.size() <= 0) continue;
+      pieces.push_back({spec.name, spec.shape, spec.part, range,
+                        Flat(parameter.gradient).Rows(range.begin, range.end)});
+    }
   }
-  return out->Add(kStepTensor, optimizer.step(), stream);
+  return pieces;
 }
 
-absl::Status LoadWeights(const SafetensorsFile& file, const ParameterTable& parameters,
-                         Stream& stream) {
+std::vector<TensorPiece> OptimizerPieces(const Optimizer& optimizer, RankGroups& groups) {
+  std::vector<TensorPiece> pieces;
+  if (optimizer.shards_state() || groups.data().rank() == 0) {
+    for (const Optimizer::StateTensor& state : optimizer.state()) {
+      if (!GivesAway(*state.parameter, groups)) continue;
+      const ParameterSpec& spec = state.parameter->spec;
+      pieces.push_back({state.name, spec.shape, spec.part, state.range, state.tensor});
+    }
+  }
+  if (groups.first()) {
+    const Tensor& step = optimizer.step();
+    pieces.push_back({kStepTensor, step.shape(), {}, {0, step.elements()}, step});
+  }
+  return pieces;
+}
+
+std::set<std::string> ParameterNames(const ModelConfig& model) {
+  std::set<std::string> names;
+  for (const CountedParameter& parameter : EnumerateParameters(model)) names.insert(parameter.name);
+  return names;
+}
+
+absl::Status LoadWeights(const SafetensorsFile& file, const std::set<std::string>& names,
+                         const ParameterTable& parameters, Stream& stream) {
   for (const Parameter& parameter : parameters.all()) {
-    FATHOM_RETURN_IF_ERROR(LoadTensor(file, parameter.spec.name, parameter.master, stream));
+    const ParameterSpec& spec = parameter.spec;
+    FATHOM_RETURN_IF_ERROR(LoadTensor(file, spec.name, spec.shape, spec.part,
+                                      {0, parameter.master.elements()}, parameter.master, stream));
   }
   for (const NamedArray& array : file.tensors()) {
-    if (parameters.Find(array.name) == nullptr) {
+    if (names.count(array.name) == 0) {
       return absl::InvalidArgumentError(absl::StrCat(file.path(), " has a tensor ", array.name,
                                                      ", which the job's model has not"));
     }
@@ -105,9 +151,12 @@ absl::Status LoadWeights(const SafetensorsFile& file, const ParameterTable& para
 absl::Status LoadOptimizer(const SafetensorsFile& file, const Optimizer& optimizer,
                            Stream& stream) {
   for (const Optimizer::StateTensor& state : optimizer.state()) {
-    FATHOM_RETURN_IF_ERROR(LoadTensor(file, state.name, state.tensor, stream));
+    const ParameterSpec& spec = state.parameter->spec;
+    FATHOM_RETURN_IF_ERROR(
+        LoadTensor(file, state.name, spec.shape, spec.part, state.range, state.tensor, stream));
   }
-  return LoadTensor(file, kStepTensor, optimizer.step(), stream);
+  const Tensor& step = optimizer.step();
+  return LoadTensor(file, kStepTensor, step.shape(), {}, {0, step.elements()}, step, stream);
 }
 
 }  // namespace fathom

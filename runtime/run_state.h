@@ -1,39 +1,40 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
 #include "core/file.h"
+#include "parallel/rank_groups.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/gather.h"
 #include "runtime/model/parameters.h"
 #include "runtime/optimizer/optimizer.h"
 
 namespace fathom {
 
-// Tensors of a run between device and files, by name.
+// Tensors of a run between device and files, by name. With several ranks each gives and takes its
+// part: files hold whole tensors, so any layout loads what another one wrote.
 
-// Host copies of device tensors, in the form that files are written from.
-class HostTensors {
- public:
-  // Copies `tensor`; the array is valid while this object lives.
-  absl::Status Add(const std::string& name, const Tensor& tensor, Stream& stream);
-  const std::vector<NamedArray>& arrays() const { return arrays_; }
+// The optimizer's own numbers, beside those of the parameters.
+inline constexpr char kStepTensor[] = "step";
 
- private:
-  std::vector<std::vector<char>> storage_;
-  std::vector<NamedArray> arrays_;
-};
-
-// The masters.
-absl::Status CopyWeights(const ParameterTable& parameters, Stream& stream, HostTensors* out);
+// What this rank has of the masters; of what several ranks hold, one of them gives it.
+std::vector<TensorPiece> WeightPieces(const ParameterTable& parameters, RankGroups& groups);
+// Of the gradients, once they are summed over the ranks.
+std::vector<TensorPiece> GradientPieces(const ParameterTable& parameters, RankGroups& groups);
 // NAME.momentum, NAME.first, NAME.second and "step".
-absl::Status CopyOptimizer(const Optimizer& optimizer, Stream& stream, HostTensors* out);
+std::vector<TensorPiece> OptimizerPieces(const Optimizer& optimizer, RankGroups& groups);
 
-// Fills every master from a file, converting between floating-point types, and the weights. A
-// parameter that the file lacks, a shape that differs, a tensor that the model has not, and a value
-// that is not finite are refused in one sentence that names file and tensor.
-absl::Status LoadWeights(const SafetensorsFile& file, const ParameterTable& parameters,
-                         Stream& stream);
+// Fills this rank's part of every master from a file, converting between floating-point types, and
+// the weights. A parameter that the file lacks, a shape that differs, a tensor that is not one of
+// the model's `names`, and a value that is not finite are refused in one sentence that names file
+// and tensor.
+absl::Status LoadWeights(const SafetensorsFile& file, const std::set<std::string>& names,
+                         const ParameterTable& parameters, Stream& stream);
+// The names of all parameters of a model.
+std::set<std::string> ParameterNames(const ModelConfig& model);
+
 // Fills the optimizer's state, which must agree in names, shapes and dtype.
 absl::Status LoadOptimizer(const SafetensorsFile& file, const Optimizer& optimizer, Stream& stream);
 

@@ -21,12 +21,13 @@ class RunStateTest : public ::testing::Test {
     EXPECT_TRUE(WriteSafetensorsFile(PosixFileSystem(), path_, arrays, {}).ok());
     const auto file = SafetensorsFile::Open(PosixFileSystem(), path_);
     EXPECT_TRUE(file.ok()) << file.status();
-    return LoadWeights(**file, table_, *stream_);
+    return LoadWeights(**file, {"m", "s"}, table_, *stream_);
   }
 
   std::vector<double> Weight(const std::string& name) {
     HostTensors tensors;
-    EXPECT_TRUE(CopyWeights(table_, *stream_, &tensors).ok());
+    EXPECT_TRUE(
+        GatherTensors(WeightPieces(table_, *groups_), *groups_, *stream_, &tensors).ok());
     for (const NamedArray& array : tensors.arrays()) {
       const double* data = static_cast<const double*>(array.data);
       if (array.name == name) return {data, data + array.shape.elements()};
@@ -36,6 +37,7 @@ class RunStateTest : public ::testing::Test {
 
   CpuDevice device_;
   std::unique_ptr<Stream> stream_;
+  std::unique_ptr<RankGroups> groups_ = RankGroups::Alone();
   ParameterTable table_;
   std::string path_ = JoinPath(NewTestDirectory(), "weights.safetensors");
 };

@@ -109,18 +109,21 @@ ReplayedSelection SelectionReplay::Upload(int64_t micro_batch, Stream& stream, A
 
 absl::Status SelectionReplay::CountFlips(const Pass& pass, int64_t micro_batch,
                                          Flips* flips) const {
-  FATHOM_CHECK_EQ(pass.adjusted_logits.size(), sparse_.size());
   const int64_t n = micro_batch_ * length_;
   std::vector<double> logits(n);
-  for (size_t i = 0; i < sparse_.size(); ++i) {
-    const Tensor& z = pass.adjusted_logits[i];
+  for (const LayerSelection& selection : pass.selections) {
+    const Tensor& z = selection.adjusted_logits;
     std::vector<char> raw(z.bytes());
     pass.stream.CopyToHost(z, raw.data());
     FATHOM_RETURN_IF_ERROR(pass.stream.Synchronize());
     ConvertElements(raw.data(), z.dtype(), logits.data(), DType::kFloat64, n);
     // A comparison needs an order.
     for (double& logit : logits) logit = std::isnan(logit) ? -HUGE_VAL : logit;
-    const Layer& layer = sparse_[i];
+    const auto found = std::find_if(
+        sparse_.begin(), sparse_.end(),
+        [&](const Layer& candidate) { return candidate.layer == selection.layer; });
+    FATHOM_CHECK(found != sparse_.end());
+    const Layer& layer = *found;
     const int32_t* rows = layer.rows.data() + micro_batch * micro_batch_ * layer.k;
     for (int64_t s = 0; s < micro_batch_; ++s) {
       CountFlipsOfSequence(logits.data() + s * length_, length_, rows + s * layer.k, layer.k,

@@ -8,12 +8,15 @@
 namespace fathom {
 
 StepDebug::StepDebug(const Job& job, FileSystem& files, std::function<void(const std::string&)> log,
-                     const ParameterTable& parameters, const Optimizer& optimizer, Stream& stream)
+                     const ParameterTable& parameters, const Optimizer& optimizer,
+                     const BatchShare& share, RankGroups& groups, Stream& stream)
     : job_(job),
       files_(files),
       log_(std::move(log)),
       parameters_(parameters),
       optimizer_(optimizer),
+      share_(share),
+      groups_(groups),
       stream_(stream),
       dump_directory_(job.debug.dump_dir) {
   if (dump_directory_.empty()) {
@@ -24,9 +27,9 @@ StepDebug::StepDebug(const Job& job, FileSystem& files, std::function<void(const
 absl::StatusOr<std::unique_ptr<StepDebug>> StepDebug::Create(
     const Job& job, FileSystem& files, std::function<void(const std::string&)> log,
     int64_t first_step, const ParameterTable& parameters, const Optimizer& optimizer,
-    Stream& stream) {
+    const BatchShare& share, RankGroups& groups, Stream& stream) {
   std::unique_ptr<StepDebug> debug(
-      new StepDebug(job, files, std::move(log), parameters, optimizer, stream));
+      new StepDebug(job, files, std::move(log), parameters, optimizer, share, groups, stream));
   if (!job.debug.selection_file.empty()) {
     FATHOM_ASSIGN_OR_RETURN(debug->replay_,
                             SelectionReplay::Read(files, job.debug.selection_file, job));
@@ -43,40 +46,57 @@ absl::StatusOr<std::unique_ptr<StepDebug>> StepDebug::Create(
 
 absl::Status StepDebug::BeginStep(int64_t step) {
   step_ = step;
-  micro_batch_ = 0;
   flips_ = {};
   status_ = absl::OkStatus();
   if (step != job_.debug.dump_step) return absl::OkStatus();
-  dump_.emplace(files_, dump_directory_, job_.model);
-  return dump_->Begin(parameters_, optimizer_, stream_);
+  dump_.emplace(files_, dump_directory_, share_, job_.train.sequence_length, groups_, stream_);
+  return dump_->Begin(parameters_, optimizer_);
 }
 
-void StepDebug::BeforeForward(Pass& pass) {
+void StepDebug::BeforeForward(int64_t micro_batch, Pass& pass) {
   if (replay_ == nullptr) return;
-  replayed_ = replay_->Upload(micro_batch_, stream_, pass.arena);
-  pass.replay = &replayed_;
+  pass.replay = replay_->Upload(share_.MicroBatchInStep(micro_batch), stream_, pass.arena);
 }
 
-void StepDebug::AfterForward(const HostBatch& host, const Pass& pass) {
-  if (dump_.has_value()) dump_->AddMicroBatch(host, pass);
-  if (replay_ != nullptr) status_.Update(replay_->CountFlips(pass, micro_batch_, &flips_));
-  ++micro_batch_;
+void StepDebug::AfterForward(int64_t micro_batch, const HostBatch& host, const Pass& pass) {
+  if (dump_.has_value()) {
+    dump_->AddTokens(micro_batch, host);
+    dump_->AddSelections(micro_batch, pass);
+  }
+  // Tensor ranks have the same logits: one of them counts.
+  if (replay_ != nullptr && groups_.tensor().rank() == 0) {
+    status_.Update(replay_->CountFlips(pass, share_.MicroBatchInStep(micro_batch), &flips_));
+  }
 }
 
 absl::Status StepDebug::AfterBackward() {
   FATHOM_RETURN_IF_ERROR(status_);
-  return dump_.has_value() ? dump_->AddGradients(parameters_, stream_) : absl::OkStatus();
+  return dump_.has_value() ? dump_->AddGradients(parameters_) : absl::OkStatus();
+}
+
+absl::Status StepDebug::SumFlips() {
+  int64_t counts[] = {flips_.tokens, flips_.replayed};
+  Communicator& world = groups_.world();
+  FATHOM_RETURN_IF_ERROR(
+      world.AllReduce(Tensor(counts, DType::kInt64, {2}), ReduceOp::kSum, stream_).Wait(stream_));
+  FATHOM_RETURN_IF_ERROR(
+      world.AllReduce(Tensor(&flips_.margin, DType::kFloat64, {1}), ReduceOp::kMax, stream_)
+          .Wait(stream_));
+  flips_.tokens = counts[0];
+  flips_.replayed = counts[1];
+  return absl::OkStatus();
 }
 
 absl::Status StepDebug::EndStep(const std::string& record) {
   if (replay_ != nullptr) {
+    FATHOM_RETURN_IF_ERROR(SumFlips());
     log_(absl::StrFormat(
         "step %d replayed the selection of %s: of %d tokens the model itself would not have "
         "selected %d, the worst by a margin of %.3g",
         step_, job_.debug.selection_file, flips_.replayed, flips_.tokens, flips_.margin));
   }
   if (!dump_.has_value()) return absl::OkStatus();
-  FATHOM_RETURN_IF_ERROR(dump_->Finish(parameters_, stream_, record));
+  FATHOM_RETURN_IF_ERROR(dump_->Finish(parameters_, record));
   dump_.reset();
   log_(absl::StrCat("step ", step_, " is dumped in ", dump_directory_));
   return absl::OkStatus();

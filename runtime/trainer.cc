@@ -10,6 +10,7 @@
 #include "core/status.h"
 #include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
+#include "parallel/agreement.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/open_weights.h"
 #include "runtime/evaluation.h"
@@ -33,39 +34,96 @@ double WallTime() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+// The share of tokens that a sparse layer sees in training, mean over the sparse layers.
+double RoutedShare(const LayerPlan& plan, int64_t length) {
+  double share = 0;
+  int64_t sparse = 0;
+  for (const PlannedLayer& layer : plan.layers) {
+    if (layer.spec.kind != LayerKind::kSparse) continue;
+    share += static_cast<double>(length / layer.spec.sparsity) / static_cast<double>(length);
+    ++sparse;
+  }
+  return sparse == 0 ? 1 : share / static_cast<double>(sparse);
+}
+
 }  // namespace
 
 Trainer::Trainer(const Job& job, const TrainerEnvironment& environment)
-    : job_(job), environment_(environment) {}
+    : job_(job),
+      environment_(environment),
+      alone_(environment.groups == nullptr ? RankGroups::Alone() : nullptr),
+      groups_(environment.groups == nullptr ? *alone_ : *environment.groups) {}
 
 absl::Status Trainer::Start(bool resume) {
   start_time_ = Now();
-  std::string checkpoint;
-  FATHOM_RETURN_IF_ERROR(OpenOutput(resume, &checkpoint));
-  FATHOM_ASSIGN_OR_RETURN(data_, OpenJobData(environment_.files, job_, environment_.log));
-
   Device& device = environment_.device;
-  const DType dtype = ComputeDType(job_.train.precision);
-  FATHOM_ASSIGN_OR_RETURN(
-      model_, LanguageModel::Create(job_.model, dtype, job_.train.sequence_length, device,
-                                    /*with_gradients=*/true));
-  FATHOM_ASSIGN_OR_RETURN(optimizer_, Optimizer::Create(job_.optimizer, model_->parameters(),
-                                                        device, model_->stream()));
-  FATHOM_ASSIGN_OR_RETURN(scalars_, Buffer::Allocate(device, 2 * sizeof(double)));
-  losses_ = scalars_.View(0, DType::kFloat64, {2});
-  selected_.resize(job_.model.plan.layers.size());
+  if (!(groups_.sizes() == MeshOf(job_.parallel))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the job needs ", job_.parallel.ranks(), " ranks (",
+                     MeshOf(job_.parallel).ToString(), "), but there are ",
+                     groups_.mesh().world()));
+  }
+  FATHOM_ASSIGN_OR_RETURN(training_, TrainingModel::Create(job_, groups_, device));
+  Stream& stream = training_->stream();
+  absl::StatusOr<std::string> found = "";
+  if (groups_.first()) found = OpenOutput(resume);
+  FATHOM_ASSIGN_OR_RETURN(const std::string checkpoint,
+                          FromFirstRank(groups_.world(), stream, found));
+  FATHOM_RETURN_IF_ERROR(OpenData());
+  FATHOM_ASSIGN_OR_RETURN(totals_buffer_,
+                          Buffer::Allocate(device, kStepTotals * sizeof(double)));
+  totals_ = totals_buffer_.View(0, DType::kFloat64, {kStepTotals});
 
+  ParameterTable& parameters = training_->parameters();
   if (!checkpoint.empty()) {
     FATHOM_RETURN_IF_ERROR(Load(checkpoint));
   } else if (!job_.train.init_from.empty()) {
     FATHOM_RETURN_IF_ERROR(LoadInitialWeights());
   } else {
-    FATHOM_RETURN_IF_ERROR(
-        InitializeParameters(model_->parameters(), job_.train.seed, model_->stream()));
+    FATHOM_RETURN_IF_ERROR(InitializeParameters(parameters, job_.train.seed, stream));
   }
-  FATHOM_ASSIGN_OR_RETURN(debug_,
-                          StepDebug::Create(job_, environment_.files, environment_.log, step_ + 1,
-                                            model_->parameters(), *optimizer_, model_->stream()));
+  const BatchShare share = ShareOf(job_, groups_.coordinates());
+  FATHOM_ASSIGN_OR_RETURN(
+      debug_, StepDebug::Create(job_, environment_.files,
+                                [this](const std::string& line) { Log(line); }, step_ + 1,
+                                parameters, training_->optimizer(), share, groups_, stream));
+  FATHOM_RETURN_IF_ERROR(OpenRecords());
+
+  const DType dtype = ComputeDType(job_.train.precision);
+  flops_per_token_ = CountFlopsPerToken(job_.model, job_.train.sequence_length).exact_training;
+  FATHOM_ASSIGN_OR_RETURN(peak_flops_, MeasureMatMulRate(device, dtype));
+  first_step_ = step_;
+  batches_ = std::make_unique<Prefetcher>(*data_.train, share, job_.train.sequence_length,
+                                          first_step_ + 1);
+  Log(absl::StrFormat(
+      "%s: %d layers, %.2f M parameters, on %s (%s, matrix products at %.0f GFLOP/s)", job_.name,
+      job_.model.plan.layers.size(), CountParameters(job_.model).total / 1e6, device.description(),
+      std::string(Name(dtype)), peak_flops_ / 1e9));
+  if (groups_.mesh().world() > 1) Log(absl::StrCat("ranks: ", groups_.sizes().ToString()));
+  return dtype == DType::kBFloat16 ? WarnIfSlow() : absl::OkStatus();
+}
+
+void Trainer::Log(const std::string& line) const {
+  if (groups_.first()) environment_.log(line);
+}
+
+absl::Status Trainer::OpenData() {
+  const auto log = [this](const std::string& line) { Log(line); };
+  absl::Status opened;
+  const auto open = [&]() -> absl::Status {
+    FATHOM_ASSIGN_OR_RETURN(data_, OpenJobData(environment_.files, job_, log));
+    return absl::OkStatus();
+  };
+  if (groups_.first()) opened = open();
+  FATHOM_RETURN_IF_ERROR(
+      FromFirstRank(groups_.world(), training_->stream(),
+                    opened.ok() ? absl::StatusOr<std::string>("") : absl::StatusOr<std::string>(opened))
+          .status());
+  return groups_.first() ? absl::OkStatus() : open();
+}
+
+absl::Status Trainer::OpenRecords() {
+  if (!groups_.first()) return absl::OkStatus();
   const std::string metrics = JoinPath(job_.train.output, "metrics.jsonl");
   FATHOM_ASSIGN_OR_RETURN(
       metrics_, step_ == 0 ? MetricsWriter::Create(environment_.files, metrics)
@@ -74,50 +132,34 @@ absl::Status Trainer::Start(bool resume) {
     FATHOM_ASSIGN_OR_RETURN(
         events_, EventWriter::Create(environment_.files, job_.train.output, step_, WallTime()));
   }
-
-  flops_per_token_ = CountFlopsPerToken(job_.model, job_.train.sequence_length).exact_training;
-  FATHOM_ASSIGN_OR_RETURN(peak_flops_, MeasureMatMulRate(device, dtype));
-  first_step_ = step_;
-  const BatchShare share = {.global_batch = job_.train.global_batch,
-                            .micro_batch = job_.train.micro_batch};
-  batches_ = std::make_unique<Prefetcher>(*data_.train, share, job_.train.sequence_length,
-                                          first_step_ + 1);
-  environment_.log(absl::StrFormat(
-      "%s: %d layers, %.2f M parameters, on %s (%s, matrix products at %.0f GFLOP/s)", job_.name,
-      job_.model.plan.layers.size(), model_->parameters().elements() / 1e6, device.description(),
-      std::string(Name(dtype)), peak_flops_ / 1e9));
-  return dtype == DType::kBFloat16 ? WarnIfSlow() : absl::OkStatus();
+  return absl::OkStatus();
 }
 
 absl::Status Trainer::WarnIfSlow() {
   FATHOM_ASSIGN_OR_RETURN(const double float_flops,
                           MeasureMatMulRate(environment_.device, DType::kFloat32));
   if (peak_flops_ >= float_flops) return absl::OkStatus();
-  environment_.log(absl::StrFormat(
+  Log(absl::StrFormat(
       "warning: here matrix products in bfloat16 are slower than in float32, %.0f against %.0f "
       "GFLOP/s: train.precision FP32 would be faster and more exact",
       peak_flops_ / 1e9, float_flops / 1e9));
   return absl::OkStatus();
 }
 
-absl::Status Trainer::OpenOutput(bool resume, std::string* checkpoint) {
+absl::StatusOr<std::string> Trainer::OpenOutput(bool resume) {
   FileSystem& files = environment_.files;
   const std::string& output = job_.train.output;
   FATHOM_ASSIGN_OR_RETURN(const std::optional<std::string> latest, ReadLatest(files, output));
-  if (latest.has_value() && resume) {
-    *checkpoint = *latest;
-    return absl::OkStatus();
-  }
+  if (latest.has_value() && resume) return *latest;
   if (!resume && (latest.has_value() || files.Exists(JoinPath(output, "metrics.jsonl")))) {
     return absl::AlreadyExistsError(
         absl::StrCat("train.output ", output,
                      " holds a run already: add --resume to continue it, or name another with "
                      "--set train.output=DIRECTORY"));
   }
-  if (resume) {
-    environment_.log(absl::StrCat(output, " has no checkpoint to resume from: starting at step 1"));
-  }
-  return files.CreateDirectories(output);
+  if (resume) Log(absl::StrCat(output, " has no checkpoint to resume from: starting at step 1"));
+  FATHOM_RETURN_IF_ERROR(files.CreateDirectories(output));
+  return "";
 }
 
 absl::Status Trainer::Load(const std::string& directory) {
@@ -132,20 +174,24 @@ absl::Status Trainer::Load(const std::string& directory) {
         expected, ": resume with the batch of the run"));
   }
   FATHOM_RETURN_IF_ERROR(CheckRecordedTokenizer(checkpoint.contents.integers, directory, data_));
-  FATHOM_RETURN_IF_ERROR(LoadWeights(*checkpoint.weights, model_->parameters(), model_->stream()));
-  FATHOM_RETURN_IF_ERROR(LoadOptimizer(*checkpoint.optimizer, *optimizer_, model_->stream()));
+  Stream& stream = training_->stream();
+  FATHOM_RETURN_IF_ERROR(
+      LoadWeights(*checkpoint.weights, ParameterNames(job_.model), training_->parameters(), stream));
+  FATHOM_RETURN_IF_ERROR(
+      LoadOptimizer(*checkpoint.optimizer, training_->optimizer(), stream));
   const auto& integers = checkpoint.contents.integers;
   if (const auto found = integers.find("skipped_in_a_row"); found != integers.end()) {
     skipped_in_a_row_ = found->second;
   }
-  environment_.log(absl::StrCat("resumed from ", directory, ", step ", step_));
+  Log(absl::StrCat("resumed from ", directory, ", step ", step_));
   return absl::OkStatus();
 }
 
 absl::Status Trainer::LoadInitialWeights() {
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsFile> file,
                           OpenWeights(environment_.files, job_.train.init_from));
-  return LoadWeights(*file, model_->parameters(), model_->stream());
+  return LoadWeights(*file, ParameterNames(job_.model), training_->parameters(),
+                     training_->stream());
 }
 
 absl::Status Trainer::Run() {
@@ -169,51 +215,36 @@ absl::Status Trainer::Run() {
 }
 
 absl::Status Trainer::TrainStep(int64_t step, double learning_rate) {
-  Stream& stream = model_->stream();
+  Stream& stream = training_->stream();
   FATHOM_RETURN_IF_ERROR(debug_->BeginStep(step));
-  Launch(stream, Fill{.value = 0, .y = model_->parameters().gradients()});
-  Launch(stream, Fill{.value = 0, .y = losses_});
+  Launch(stream, Fill{.value = 0, .y = totals_});
   FATHOM_ASSIGN_OR_RETURN(const StepBatches* batches, batches_->Take());
   // A batch without a label that counts has the loss 0.
   const double label_weight =
       1.0 / static_cast<double>(std::max<int64_t>(1, batches->counted_labels));
-  for (const HostBatch& host : batches->micro_batches) RunMicroBatch(host, label_weight);
+  const PassHooks hooks{
+      .before_forward = [this](int64_t m, Pass& pass) { debug_->BeforeForward(m, pass); },
+      .after_forward = [this](int64_t m, const HostBatch& host,
+                              const Pass& pass) { debug_->AfterForward(m, host, pass); },
+      .gradients_done = {}};
+  FATHOM_RETURN_IF_ERROR(
+      training_->ComputeGradients(batches->micro_batches, label_weight, totals_, hooks));
   FATHOM_RETURN_IF_ERROR(debug_->AfterBackward());
-  if (environment_.before_update) environment_.before_update(step, model_->parameters());
-  optimizer_->Step(stream, model_->arena(), learning_rate, losses_);
-  return absl::OkStatus();
-}
-
-void Trainer::RunMicroBatch(const HostBatch& host, double label_weight) {
-  Stream& stream = model_->stream();
-  Arena& arena = model_->arena();
-  Stage& stage = model_->stage();
-  const double tokens = static_cast<double>(job_.train.global_batch * job_.train.sequence_length);
-  ArenaScope scope(arena);
-  const MicroBatch batch = Upload(host, stream, arena);
-  Pass pass = stage.NewPass(stream, arena, batch);
-  pass.training = true;
-  pass.auxiliary_weight = job_.model.routing_coefficient / tokens;
-
-  const Tensor losses = arena.New(StatisticsDType(model_->dtype()), {batch.rows()});
-  debug_->BeforeForward(pass);
-  stage.Forward(pass, batch);
-  debug_->AfterForward(host, pass);
-  stage.Loss(pass, batch, label_weight, losses);
-  Launch(stream, Sum{.x = losses, .factor = label_weight, .sum = losses_.Rows(0, 1)});
-  Launch(stream, Sum{.x = pass.auxiliary_loss, .sum = losses_.Rows(1, 2)});
-  stream.CopyToHost(pass.selected, selected_.data());
-  stage.Backward(pass, batch);
+  if (environment_.before_update) environment_.before_update(step, training_->parameters());
+  wants_stop_ = WantsToStop();
+  stream.CopyToDevice(&wants_stop_, totals_.Rows(kStopTotal, kStopTotal + 1));
+  return training_->Update(learning_rate, totals_);
 }
 
 absl::StatusOr<Trainer::StepOutcome> Trainer::ReadOutcome() {
-  Stream& stream = model_->stream();
-  double losses[2], step[kStepScalars];
-  stream.CopyToHost(losses_, losses);
-  stream.CopyToHost(optimizer_->step(), step);
+  Stream& stream = training_->stream();
+  double totals[kStepTotals], step[kStepScalars];
+  stream.CopyToHost(totals_, totals);
+  stream.CopyToHost(training_->optimizer().step(), step);
   FATHOM_RETURN_IF_ERROR(stream.Synchronize());
-  return StepOutcome{.loss = losses[0],
-                     .auxiliary_loss = losses[1],
+  stop_agreed_ = totals[kStopTotal] > 0;
+  return StepOutcome{.loss = totals[kLossTotal],
+                     .auxiliary_loss = totals[kAuxiliaryLossTotal],
                      .gradient_norm = step[kGradientNorm],
                      .applied = step[kApply] != 0};
 }
@@ -229,9 +260,10 @@ absl::Status Trainer::Record(const StepOutcome& outcome, double learning_rate, d
                            .learning_rate = learning_rate,
                            .tokens_per_second = tokens_per_second,
                            .seconds = SecondsSinceStart()};
-  FATHOM_RETURN_IF_ERROR(metrics_->Write(record));
+  if (groups_.first()) FATHOM_RETURN_IF_ERROR(metrics_->Write(record));
   if (events_ != nullptr) FATHOM_RETURN_IF_ERROR(events_->Write(record, WallTime()));
   FATHOM_RETURN_IF_ERROR(debug_->EndStep(FormatRecord(record)));
+  if (!groups_.first()) return absl::OkStatus();
   const int64_t steps_left = job_.train.steps - step_;
   const double seconds_per_step = SecondsSinceStart() / static_cast<double>(step_ - first_step_);
   environment_.progress.Update({.step = step_,
@@ -241,8 +273,10 @@ absl::Status Trainer::Record(const StepOutcome& outcome, double learning_rate, d
                                 .gradient_norm = outcome.gradient_norm,
                                 .learning_rate = learning_rate,
                                 .tokens_per_second = tokens_per_second,
-                                .utilisation = tokens_per_second * flops_per_token_ / peak_flops_,
-                                .routed_share = RoutedShare(),
+                                .utilisation = tokens_per_second * flops_per_token_ /
+                                               (peak_flops_ * groups_.mesh().world()),
+                                .routed_share =
+                                    RoutedShare(job_.model.plan, job_.train.sequence_length),
                                 .seconds_left = seconds_per_step * static_cast<double>(steps_left)},
                                Now());
   return absl::OkStatus();
@@ -254,7 +288,7 @@ absl::Status Trainer::CountSkippedSteps(const StepOutcome& outcome) {
     return absl::OkStatus();
   }
   ++skipped_in_a_row_;
-  environment_.log(absl::StrFormat(
+  Log(absl::StrFormat(
       "step %d was skipped: loss %g, gradient norm %g; weights and momenta stay as they were",
       step_, outcome.loss, outcome.gradient_norm));
   if (skipped_in_a_row_ < kSkippedStepsToEnd) return absl::OkStatus();
@@ -266,16 +300,16 @@ absl::Status Trainer::CountSkippedSteps(const StepOutcome& outcome) {
 
 absl::Status Trainer::Watch(const StepOutcome& outcome) {
   if (const std::optional<LossWatch::Spike> spike = loss_watch_.Add(outcome.loss)) {
-    environment_.log(absl::StrFormat(
+    Log(absl::StrFormat(
         "step %d: loss %.4f is a spike, %.1f deviations above the running mean %.4f (spikes so "
         "far: %d)",
         step_, outcome.loss, spike->deviations, spike->mean, spike->count));
   }
-  if (step_ != first_step_ + 1) return absl::OkStatus();
-  FATHOM_ASSIGN_OR_RETURN(const MemoryPlan planned, PlanMemory(job_));
+  if (step_ != first_step_ + 1 || !groups_.first()) return absl::OkStatus();
+  FATHOM_ASSIGN_OR_RETURN(const MemoryPlan planned, PlanMemory(job_, groups_.rank()));
   for (const std::string& line :
-       DescribeMemory(planned, MeasureMemory(*model_, *optimizer_), PeakResidentBytes())) {
-    environment_.log(line);
+       DescribeMemory(planned, MeasureMemory(*training_), PeakResidentBytes())) {
+    Log(line);
   }
   return absl::OkStatus();
 }
@@ -287,18 +321,19 @@ absl::Status Trainer::Validate(int64_t step) {
   options.sequences =
       limit == 0 ? data_.validation->count() : std::min(limit, data_.validation->count());
   FATHOM_ASSIGN_OR_RETURN(const EvaluationResult topk,
-                          Evaluate(*model_, *data_.validation, options));
+                          Evaluate(training_->runner(), *data_.validation, options));
   options.routing = Routing::kCausal;
   FATHOM_ASSIGN_OR_RETURN(const EvaluationResult causal,
-                          Evaluate(*model_, *data_.validation, options));
+                          Evaluate(training_->runner(), *data_.validation, options));
   const ValidationRecord record{.step = step,
                                 .consumed_sequences = step * job_.train.global_batch,
                                 .loss_topk = topk.loss,
                                 .loss_causal = causal.loss,
                                 .seconds = SecondsSinceStart()};
+  validation_loss_ = causal.loss;
+  if (!groups_.first()) return absl::OkStatus();
   FATHOM_RETURN_IF_ERROR(metrics_->Write(record));
   if (events_ != nullptr) FATHOM_RETURN_IF_ERROR(events_->Write(record, WallTime()));
-  validation_loss_ = causal.loss;
   environment_.progress.Print(
       absl::StrFormat("step %d  validation loss %.4f causal (%.1f%% of tokens routed), %.4f top-k",
                       step, causal.loss, 100 * causal.routed_share(job_.model.plan), topk.loss));
@@ -306,10 +341,14 @@ absl::Status Trainer::Validate(int64_t step) {
 }
 
 absl::Status Trainer::Save() {
-  Stream& stream = model_->stream();
+  Stream& stream = training_->stream();
   HostTensors weights, optimizer;
-  FATHOM_RETURN_IF_ERROR(CopyWeights(model_->parameters(), stream, &weights));
-  FATHOM_RETURN_IF_ERROR(CopyOptimizer(*optimizer_, stream, &optimizer));
+  FATHOM_RETURN_IF_ERROR(GatherTensors(WeightPieces(training_->parameters(), groups_), groups_,
+                                       stream, &weights));
+  FATHOM_RETURN_IF_ERROR(GatherTensors(OptimizerPieces(training_->optimizer(), groups_), groups_,
+                                       stream, &optimizer));
+  saved_step_ = step_;
+  if (!groups_.first()) return absl::OkStatus();
   std::map<std::string, int64_t> integers = {{"skipped_in_a_row", skipped_in_a_row_}};
   RecordTokenizer(data_, &integers);
   FATHOM_RETURN_IF_ERROR(WriteCheckpoint(environment_.files, job_.train.output,
@@ -320,7 +359,6 @@ absl::Status Trainer::Save() {
                                           .optimizer = optimizer.arrays(),
                                           .integers = integers,
                                           .numbers = {}}));
-  saved_step_ = step_;
   return RemoveOldCheckpoints(environment_.files, job_.train.output, job_.checkpoint);
 }
 
@@ -328,22 +366,15 @@ bool Trainer::IsDue(int64_t every) const {
   return step_ == job_.train.steps || (every > 0 && step_ % every == 0);
 }
 
-bool Trainer::ShouldStop() const {
+bool Trainer::WantsToStop() const {
   if (environment_.stop_signal.load() != 0) return true;
   const double limit = job_.train.maximum_minutes;
-  return limit > 0 && SecondsSinceStart() > 60 * limit;
+  return groups_.first() && limit > 0 && SecondsSinceStart() > 60 * limit;
 }
 
-double Trainer::RoutedShare() const {
-  const double rows = static_cast<double>(job_.train.micro_batch * job_.train.sequence_length);
-  double share = 0;
-  int64_t sparse = 0;
-  for (size_t layer = 0; layer < selected_.size(); ++layer) {
-    if (job_.model.plan.layers[layer].spec.kind != LayerKind::kSparse) continue;
-    share += selected_[layer] / rows;
-    ++sparse;
-  }
-  return sparse == 0 ? 1 : share / static_cast<double>(sparse);
+bool Trainer::ShouldStop() const {
+  // Several ranks stop at the same step: that after which they agreed.
+  return stop_agreed_ || (groups_.mesh().world() == 1 && WantsToStop());
 }
 
 double Trainer::SecondsSinceStart() const { return Now() - start_time_; }

@@ -9,15 +9,15 @@
 
 #include "core/file.h"
 #include "core/job.h"
+#include "parallel/rank_groups.h"
 #include "runtime/data/job_data.h"
 #include "runtime/data/prefetcher.h"
-#include "runtime/language_model.h"
 #include "runtime/loss_watch.h"
 #include "runtime/metrics.h"
-#include "runtime/optimizer/optimizer.h"
 #include "runtime/progress.h"
 #include "runtime/step_debug.h"
 #include "runtime/tensorboard.h"
+#include "runtime/training_model.h"
 
 namespace fathom {
 
@@ -29,11 +29,16 @@ struct TrainerEnvironment {
   Progress& progress;
   // Set to a signal's number from outside: the step is finished, the run saved, and Run returns.
   const std::atomic<int>& stop_signal;
+  // This rank's place among those of the job, whose mesh is the job's layout; null: it is the only
+  // one. Rank 0 alone writes files, logs and shows progress.
+  RankGroups* groups = nullptr;
   // For tests, may be empty: called in each step when all gradients are there.
   std::function<void(int64_t step, const ParameterTable& parameters)> before_update = {};
 };
 
-// One run of a job: from initial weights or a checkpoint, step by step, to the last checkpoint.
+// One run of a job: from initial weights or a checkpoint, step by step, to the last checkpoint. With
+// several ranks all call the same methods; an error on one of them must end all
+// (Communicator::Abort).
 class Trainer {
  public:
   Trainer(const Job& job, const TrainerEnvironment& environment);
@@ -57,8 +62,11 @@ class Trainer {
     bool applied = false;
   };
 
-  // Sets `checkpoint` to the directory to resume from, or leaves it empty.
-  absl::Status OpenOutput(bool resume, std::string* checkpoint);
+  // The directory to resume from; empty: the run starts at step 1. Of rank 0 alone.
+  absl::StatusOr<std::string> OpenOutput(bool resume);
+  // Rank 0 first, which prepares text that is not prepared yet.
+  absl::Status OpenData();
+  absl::Status OpenRecords();
   absl::Status Load(const std::string& directory);
   absl::Status LoadInitialWeights();
   // Says so when BF16 is slower than FP32 on this device; the job is obeyed all the same.
@@ -67,8 +75,6 @@ class Trainer {
   // Enqueues the whole step; ReadOutcome waits for it. It is the only place of a step where the
   // host reads what the device computed.
   absl::Status TrainStep(int64_t step, double learning_rate);
-  // `label_weight`: 1 / (labels of the global batch that count).
-  void RunMicroBatch(const HostBatch& host, double label_weight);
   absl::StatusOr<StepOutcome> ReadOutcome();
 
   // Of the finished step `step_`.
@@ -80,25 +86,29 @@ class Trainer {
   absl::Status Save();
   // Whether what happens every `every` steps, and after the last one, happens now.
   bool IsDue(int64_t every) const;
+  // Whether this rank would stop the run: for a signal, or on rank 0 for the time limit.
+  bool WantsToStop() const;
   bool ShouldStop() const;
-  // The share of tokens that a sparse layer saw, mean over the sparse layers.
-  double RoutedShare() const;
+  void Log(const std::string& line) const;
   double SecondsSinceStart() const;
 
   Job job_;
   TrainerEnvironment environment_;
+  std::unique_ptr<RankGroups> alone_;  // when the environment names none
+  RankGroups& groups_;
   JobData data_;
+  std::unique_ptr<TrainingModel> training_;
   std::unique_ptr<Prefetcher> batches_;  // reads the next step's while one runs
-  std::unique_ptr<LanguageModel> model_;
-  std::unique_ptr<Optimizer> optimizer_;
+  // Of rank 0.
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<EventWriter> events_;  // the same numbers, for TensorBoard; may be absent
   std::unique_ptr<StepDebug> debug_;
   LossWatch loss_watch_;  // starts afresh at a resume
 
-  Buffer scalars_;
-  Tensor losses_;  // [2] float64 on the device: cross-entropy, auxiliary loss of the step
-  std::vector<int32_t> selected_;  // rows that each layer saw in the last micro-batch
+  Buffer totals_buffer_;
+  Tensor totals_;           // [kStepTotals] float64 on the device
+  double wants_stop_ = 0;   // the source of an asynchronous copy
+  bool stop_agreed_ = false;  // a rank wanted to stop when the last step ended
 
   int64_t step_ = 0;                       // finished
   int64_t first_step_ = 0;                 // at Start

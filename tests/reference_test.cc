@@ -148,11 +148,14 @@ class ReferenceCase {
   ReferenceCase(const std::string& name, DType dtype)
       : name_(name), job_(ReadGolden(name, "job.json")), device_(2) {
     length_ = job_["train"]["sequence_length"];
-    auto model = LanguageModel::Create(ConfigOf(job_), dtype, length_, device_, true);
+    auto model = LanguageModel::Create(
+        ConfigOf(job_), {.dtype = dtype, .length = length_, .with_gradients = true}, *groups_,
+        device_);
     FATHOM_CHECK(model.ok());
     model_ = *std::move(model);
     auto optimizer =
-        Optimizer::Create(OptimizerOf(job_), model_->parameters(), device_, model_->stream());
+        Optimizer::Create(OptimizerOf(job_), {}, model_->parameters(), *groups_, device_,
+                          model_->stream());
     FATHOM_CHECK(optimizer.ok());
     optimizer_ = *std::move(optimizer);
     tokens_ = ReadTensors(name, "tokens.safetensors");
@@ -163,7 +166,8 @@ class ReferenceCase {
     const auto file = SafetensorsFile::Open(
         PosixFileSystem(), GoldenPath(name_, absl::StrCat("weights_", step, ".safetensors")));
     FATHOM_CHECK(file.ok());
-    const absl::Status status = LoadWeights(**file, model_->parameters(), model_->stream());
+    const absl::Status status = LoadWeights(**file, ParameterNames(model_->config()), model_->parameters(),
+                                            model_->stream());
     FATHOM_CHECK(status.ok()) << status.message();
   }
 
@@ -207,12 +211,11 @@ class ReferenceCase {
     Pass pass = model_->stage().NewPass(stream, arena, batch);
     pass.training = true;
     pass.auxiliary_weight = model_->config().routing_coefficient / tokens;
-    const ReplayedSelection replayed = replay ? RecordedSelection(step) : ReplayedSelection();
-    if (replay) pass.replay = &replayed;
+    if (replay) pass.replay = RecordedSelection(step);
 
     Launch(stream, Fill{.value = 0, .y = model_->parameters().gradients()});
     const Tensor losses = arena.New(StatisticsDType(model_->dtype()), {batch.rows()});
-    const Tensor sums = arena.New(DType::kFloat64, {2});
+    const Tensor sums = arena.New(DType::kFloat64, {3});
     Launch(stream, Fill{.value = 0, .y = sums});
     model_->stage().Forward(pass, batch);
     model_->stage().Loss(pass, batch, 1 / labels, losses);
@@ -223,7 +226,8 @@ class ReferenceCase {
     model_->stage().Backward(pass, batch);
     outcome.learning_rate =
         LearningRate(ScheduleConfig(), job_["optimizer"]["learning_rate"], step, kSteps);
-    optimizer_->Step(stream, arena, outcome.learning_rate, sums);
+    const absl::Status updated = optimizer_->Step(stream, arena, outcome.learning_rate, sums);
+    FATHOM_CHECK(updated.ok()) << updated;
     outcome.loss = sums.data<double>()[0];
     outcome.auxiliary_loss = sums.data<double>()[1];
     outcome.gradient_norm = optimizer_->step().data<double>()[kGradientNorm];
@@ -283,13 +287,10 @@ class ReferenceCase {
 
   std::map<std::string, std::vector<double>> Selections(const Pass& pass) const {
     std::map<std::string, std::vector<double>> selections;
-    size_t next = 0;
-    const auto& layers = model_->config().plan.layers;
-    for (size_t layer = 0; layer < layers.size(); ++layer) {
-      if (layers[layer].spec.kind != LayerKind::kSparse) continue;
-      const Tensor& index = pass.selections[next++];
+    for (const LayerSelection& selection : pass.selections) {
+      const Tensor& index = selection.index;
       for (int64_t i = 0; i < index.elements(); ++i) {
-        selections[SelectionName(layer)].push_back(index.data<int32_t>()[i] % length_);
+        selections[SelectionName(selection.layer)].push_back(index.data<int32_t>()[i] % length_);
       }
     }
     return selections;
@@ -310,6 +311,7 @@ class ReferenceCase {
   Json job_;
   CpuDevice device_;
   int64_t length_ = 0;
+  std::unique_ptr<RankGroups> groups_ = RankGroups::Alone();
   std::unique_ptr<LanguageModel> model_;
   std::unique_ptr<Optimizer> optimizer_;
   std::map<std::string, std::vector<double>> tokens_;

@@ -55,6 +55,8 @@ struct ElementRange {
   int64_t begin = 0;
   int64_t end = 0;
 
+  int64_t size() const { return end - begin; }
+
   bool operator==(const ElementRange&) const = default;
 };
 

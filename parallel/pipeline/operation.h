@@ -3,14 +3,10 @@
 #include <string>
 #include <vector>
 
+#include "core/pipeline_schedule.h"
+
 // A pipeline schedule as data: what each stage does, in order.
 namespace fathom {
-
-enum class PipelineSchedule {
-  kGPipe,        // all forwards, then all backwards (Huang et al., 2018)
-  k1F1B,         // one forward, one backward, after a warm-up (Narayanan et al., 2019)
-  kInterleaved,  // 1F1B over several chunks of layers per stage (Narayanan et al., 2021)
-};
 
 // Layers are cut into stages x chunks consecutive parts. Part v is chunk v / stages of stage
 // v % stages.

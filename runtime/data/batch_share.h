@@ -18,11 +18,13 @@ struct BatchShare {
 
   // Of this rank, per step.
   int64_t micro_batches() const { return global_batch / (data_size * micro_batch); }
+  // The place of this rank's micro-batch m among those of all ranks in a step.
+  int64_t MicroBatchInStep(int64_t m) const { return data_rank * micro_batches() + m; }
   // The first sequence, counted over the whole run, of micro-batch m of step `step` >= 1; the
   // micro-batch is this one and the next micro_batch - 1.
   int64_t FirstSequence(int64_t step, int64_t m) const {
     FATHOM_CHECK(step >= 1 && 0 <= m && m < micro_batches());
-    return (step - 1) * global_batch + (data_rank * micro_batches() + m) * micro_batch;
+    return (step - 1) * global_batch + MicroBatchInStep(m) * micro_batch;
   }
 };
 

@@ -5,31 +5,41 @@
 #include "kernels/attention.h"
 #include "kernels/matmul.h"
 #include "kernels/rotary.h"
+#include "runtime/model/tensor_parallel_linear.h"
 
 namespace fathom {
 
-AttentionPart::AttentionPart(const ModelConfig& config, const std::string& prefix,
-                             double output_deviation, ParameterTable& table)
-    : heads_(config.heads),
-      kv_heads_(config.kv_heads),
-      head_dim_(config.head_dim),
-      eps_(config.eps),
-      scale_(1 / std::sqrt(static_cast<double>(config.head_dim))) {
-  const int64_t d = config.d;
+AttentionPart::AttentionPart(const LayerSetup& setup, const std::string& prefix,
+                             GradientOverRanks norm_gradient)
+    : tensor_(setup.tensor),
+      heads_(setup.config.heads / setup.tensor.size()),
+      kv_heads_(setup.config.kv_heads / setup.tensor.size()),
+      head_dim_(setup.config.head_dim),
+      eps_(setup.config.eps),
+      scale_(1 / std::sqrt(static_cast<double>(setup.config.head_dim))) {
+  ParameterTable& table = setup.table;
+  const int64_t d = setup.config.d;
   const std::string attention = prefix + "self_attn.";
-  const auto matrix = [&](const char* name, int64_t rows) {
-    return ParameterSpec{attention + name, {rows, d}, ParameterRole::kMatrix, kInitialDeviation};
+  const auto input_matrix = [&](const char* name, int64_t all_heads) {
+    return RowMatrix(setup, attention + name, {all_heads * head_dim_, d});
   };
-  norm_ = table.Add({prefix + "input_layernorm.weight", {d}, ParameterRole::kNorm});
-  qkv_ = table.AddFused({matrix("q_proj.weight", heads_ * head_dim_),
-                         matrix("k_proj.weight", kv_heads_ * head_dim_),
-                         matrix("v_proj.weight", kv_heads_ * head_dim_)});
-  q_norm_ = table.Add({attention + "q_norm.weight", {head_dim_}, ParameterRole::kNorm});
-  k_norm_ = table.Add({attention + "k_norm.weight", {head_dim_}, ParameterRole::kNorm});
-  o_ = table.Add({attention + "o_proj.weight",
-                  {d, heads_ * head_dim_},
-                  ParameterRole::kMatrix,
-                  output_deviation});
+  const auto head_norm = [&](const char* name) {
+    return table.Add({.name = attention + name,
+                      .shape = {head_dim_},
+                      .role = ParameterRole::kNorm,
+                      .gradient = GradientOverRanks::kPartial});
+  };
+  norm_ = table.Add({.name = prefix + "input_layernorm.weight",
+                     .shape = {d},
+                     .role = ParameterRole::kNorm,
+                     .gradient = norm_gradient});
+  qkv_ = table.AddFused({input_matrix("q_proj.weight", setup.config.heads),
+                         input_matrix("k_proj.weight", setup.config.kv_heads),
+                         input_matrix("v_proj.weight", setup.config.kv_heads)});
+  q_norm_ = head_norm("q_norm.weight");
+  k_norm_ = head_norm("k_norm.weight");
+  o_ = table.Add(
+      ColumnMatrix(setup, attention + "o_proj.weight", {d, setup.config.heads * head_dim_}));
 }
 
 void AttentionPart::Forward(Pass& pass, const Rows& rows, RmsNorm norm, const Tensor& a,
@@ -44,13 +54,12 @@ void AttentionPart::Forward(Pass& pass, const Rows& rows, RmsNorm norm, const Te
 
   Saved s;
   s.y = arena.New(dtype, {m, a.dim(1)});
-  s.rstd = arena.New(stat, {m});
+  s.rstd = arena.New(stat, {a.dim(0)});
   norm.weight = norm_->weight;
   norm.eps = eps_;
-  norm.y = s.y;
   norm.rstd = s.rstd;
   norm.count = rows.count;
-  Launch(stream, norm);
+  NormToAllRows(pass, rows, tensor_, norm, s.y);
 
   s.qkv = arena.New(dtype, {m, q_width + 2 * kv_width});
   LinearForward(stream, s.y, qkv_->weight, s.qkv, rows.count);
@@ -86,14 +95,15 @@ void AttentionPart::Forward(Pass& pass, const Rows& rows, RmsNorm norm, const Te
                            .pairs = rows.pairs,
                            .o = s.o,
                            .lse = s.lse});
-  LinearForward(stream, s.o, o_->weight, a, rows.count);
+  LinearToSum(pass, rows, tensor_, s.o, o_->weight, a);
   *saved = s;
 }
 
-void AttentionPart::Backward(Pass& pass, const Rows& rows, const Saved& saved, const Tensor& d_a,
-                             RmsNormBackward norm) const {
+void AttentionPart::Backward(Pass& pass, const Rows& rows, const Saved& saved,
+                             const Tensor& d_output, RmsNormBackward norm) const {
   Stream& stream = pass.stream;
   ArenaScope scope(pass.arena);
+  const Tensor d_a = GradientOfAllRows(pass, rows, tensor_, d_output);
   const DType dtype = d_a.dtype();
   const int64_t m = rows.capacity;
   const int64_t q_width = heads_ * head_dim_;
@@ -141,11 +151,9 @@ void AttentionPart::Backward(Pass& pass, const Rows& rows, const Saved& saved, c
   Launch(stream, rotary);
 
   LinearBackwardWeight(stream, d_qkv, saved.y, qkv_->gradient, rows.count);
-  const Tensor d_y = pass.arena.New(dtype, {m, saved.y.dim(1)});
-  LinearBackwardInput(stream, d_qkv, qkv_->weight, d_y, rows.count);
   norm.weight = norm_->weight;
   norm.rstd = saved.rstd;
-  norm.dy = d_y;
+  norm.dy = LinearInputGradient(pass, rows, tensor_, d_qkv, qkv_->weight);
   norm.dweight = norm_->gradient;
   norm.count = rows.count;
   Launch(stream, norm);

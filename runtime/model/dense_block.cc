@@ -6,18 +6,22 @@ namespace fathom {
 namespace {
 
 struct DenseSaved final : Saved {
-  Tensor x;  // [n, d] the layer's input
-  Tensor h;  // [n, d] x + a
+  Tensor x;  // [held, d] the layer's input
+  Tensor h;  // [held, d] x + a
   AttentionPart::Saved attention;
   FfnPart::Saved ffn;
 };
 
+// Ranks that hold different rows each have a part of the sum.
+GradientOverRanks NormGradient(const TensorGroup& tensor) {
+  return tensor.sequence() ? GradientOverRanks::kPartial : GradientOverRanks::kSame;
+}
+
 }  // namespace
 
-DenseBlock::DenseBlock(const ModelConfig& config, const std::string& prefix,
-                       double output_deviation, ParameterTable& table)
-    : attention_(config, prefix, output_deviation, table),
-      ffn_(config, prefix, output_deviation, table) {}
+DenseBlock::DenseBlock(const LayerSetup& setup, const std::string& prefix)
+    : attention_(setup, prefix, NormGradient(setup.tensor)),
+      ffn_(setup, prefix, NormGradient(setup.tensor)) {}
 
 std::unique_ptr<Saved> DenseBlock::Forward(Pass& pass) const {
   const Tensor x = pass.residual;

@@ -8,12 +8,11 @@
 
 namespace fathom {
 
-// A layer that sees all tokens: h = x + Attention(norm(x)), y = h + FFN(norm(h)).
+// A layer that sees all tokens: h = x + Attention(norm(x)), y = h + FFN(norm(h)). Under sequence
+// parallelism x, h and y are this rank's rows.
 class DenseBlock final : public Block {
  public:
-  // `output_deviation`: of the initial values of o_proj and down_proj.
-  DenseBlock(const ModelConfig& config, const std::string& prefix, double output_deviation,
-             ParameterTable& table);
+  DenseBlock(const LayerSetup& setup, const std::string& prefix);
 
   std::unique_ptr<Saved> Forward(Pass& pass) const override;
   void Backward(Pass& pass, const Saved& saved) const override;

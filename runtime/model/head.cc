@@ -5,6 +5,8 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
+#include "runtime/model/tensor_parallel_linear.h"
+#include "runtime/model/token_table.h"
 
 namespace fathom {
 namespace {
@@ -19,18 +21,53 @@ int64_t ChunkRows(int64_t rows, int64_t vocabulary) {
 }  // namespace
 
 struct Head::HeadSaved final : Saved {
-  Tensor rstd;  // [n] stat
-  Tensor d_y;   // [n, d] gradient of the final norm's output
+  Tensor rstd;  // [held] stat
+  Tensor d_y;   // [held, d] gradient of the final norm's output
 };
 
-Head::Head(const ModelConfig& config, ParameterTable& table)
-    : vocabulary_(config.vocabulary),
-      eps_(config.eps),
-      norm_(table.Add({"model.norm.weight", {config.d}, ParameterRole::kNorm})),
-      head_(table.Add({"lm_head.weight",
-                       {config.vocabulary, config.d},
-                       ParameterRole::kHead,
-                       kInitialDeviation})) {}
+Head::Head(const LayerSetup& setup)
+    : tensor_(setup.tensor),
+      tokens_(setup.tensor.PartOf(setup.config.vocabulary)),
+      eps_(setup.config.eps),
+      norm_(setup.table.Add({.name = "model.norm.weight",
+                             .shape = {setup.config.d},
+                             .role = ParameterRole::kNorm,
+                             .gradient = setup.tensor.sequence() ? GradientOverRanks::kPartial
+                                                                 : GradientOverRanks::kSame})),
+      head_(setup.table.Add(TokenTable(setup, "lm_head.weight", ParameterRole::kHead))) {}
+
+void Head::CrossEntropyOverRanks(Pass& pass, const Tensor& logits, const Tensor& labels,
+                                 const Tensor& d_logits, double scale, const Tensor& losses) {
+  Stream& stream = pass.stream;
+  if (tensor_.size() == 1) {
+    Launch(stream, CrossEntropy{.logits = logits,
+                                .labels = labels,
+                                .d_logits = d_logits,
+                                .scale = scale,
+                                .losses = losses});
+    return;
+  }
+  ArenaScope scope(pass.arena);
+  const int64_t rows = logits.dim(0);
+  const Tensor maximum = pass.arena.New(logits.dtype(), {rows});
+  const Tensor sums = pass.arena.New(logits.dtype(), {2, rows});
+  Launch(stream, ShardMaximum{.logits = logits, .maximum = maximum});
+  tensor_.AllReduce(maximum, stream, ReduceOp::kMax);
+  Launch(stream, ShardSums{.logits = logits,
+                           .labels = labels,
+                           .first_token = tokens_.begin,
+                           .maximum = maximum,
+                           .sums = sums});
+  tensor_.AllReduce(sums, stream);
+  Launch(stream, ShardCrossEntropy{.logits = logits,
+                                   .labels = labels,
+                                   .first_token = tokens_.begin,
+                                   .maximum = maximum,
+                                   .sums = sums,
+                                   .d_logits = d_logits,
+                                   .scale = scale,
+                                   .losses = losses});
+}
 
 void Head::Forward(Pass& pass, const Tensor& labels, double loss_weight, const Tensor& losses) {
   Stream& stream = pass.stream;
@@ -41,17 +78,22 @@ void Head::Forward(Pass& pass, const Tensor& labels, double loss_weight, const T
 
   auto saved = std::make_unique<HeadSaved>();
   const Arena::Mark start = arena.mark();
-  saved->rstd = arena.New(StatisticsDType(dtype), {n});
-  if (pass.training) saved->d_y = arena.New(dtype, {n, d});
+  saved->rstd = arena.New(StatisticsDType(dtype), {pass.held.size()});
+  if (pass.training) saved->d_y = arena.New(dtype, {pass.held.size(), d});
   {
     ArenaScope scope(arena);
     const Tensor y = arena.New(dtype, {n, d});
-    Launch(
-        stream,
-        RmsNorm{
-            .x = pass.residual, .weight = norm_->weight, .eps = eps_, .y = y, .rstd = saved->rstd});
-    const int64_t chunk = ChunkRows(n, vocabulary_);
-    const Tensor all_logits = arena.New(StatisticsDType(dtype), {chunk, vocabulary_});
+    NormToAllRows(pass, pass.all, tensor_,
+                  RmsNorm{.x = pass.residual,
+                          .weight = norm_->weight,
+                          .eps = eps_,
+                          .rstd = saved->rstd},
+                  y);
+    // This rank's part of the gradient of y, before the ranks' sum.
+    Tensor d_y = saved->d_y;
+    if (pass.training && pass.all.split) d_y = arena.New(dtype, {n, d});
+    const int64_t chunk = ChunkRows(n, tokens_.size());
+    const Tensor all_logits = arena.New(StatisticsDType(dtype), {chunk, tokens_.size()});
     // Their gradients, which the products below read: in the logits' place where the dtype allows.
     Tensor all_gradients;
     if (pass.training) {
@@ -63,14 +105,18 @@ void Head::Forward(Pass& pass, const Tensor& labels, double loss_weight, const T
       const Tensor logits = all_logits.Rows(0, end - begin);
       LinearForward(stream, y.Rows(begin, end), head_->weight, logits);
       const Tensor d_logits = pass.training ? all_gradients.Rows(0, end - begin) : Tensor();
-      Launch(stream, CrossEntropy{.logits = logits,
-                                  .labels = labels.Rows(begin, end),
-                                  .d_logits = d_logits,
-                                  .scale = loss_weight,
-                                  .losses = losses.Rows(begin, end)});
+      CrossEntropyOverRanks(pass, logits, labels.Rows(begin, end), d_logits, loss_weight,
+                            losses.Rows(begin, end));
       if (pass.training) {
         LinearBackwardWeight(stream, d_logits, y.Rows(begin, end), head_->gradient);
-        LinearBackwardInput(stream, d_logits, head_->weight, saved->d_y.Rows(begin, end));
+        LinearBackwardInput(stream, d_logits, head_->weight, d_y.Rows(begin, end));
+      }
+    }
+    if (pass.training) {
+      if (pass.all.split) {
+        tensor_.ReduceScatterRows(d_y, saved->d_y, stream);
+      } else {
+        tensor_.AllReduce(d_y, stream);
       }
     }
   }
@@ -94,6 +140,7 @@ void Head::Backward(Pass& pass) const {
 }
 
 void Head::Logits(Pass& pass, const Tensor& logits) const {
+  FATHOM_CHECK_EQ(tensor_.size(), 1);
   ArenaScope scope(pass.arena);
   const DType dtype = pass.residual.dtype();
   const Tensor y = pass.arena.New(dtype, pass.residual.shape());

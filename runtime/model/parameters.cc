@@ -13,19 +13,21 @@
 namespace fathom {
 namespace {
 
-// Elements; parameters start at 256-byte borders in float32.
-constexpr int64_t kAlignment = 64;
-
 std::vector<double> InitialValues(const ParameterSpec& spec, uint64_t seed, WorkerPool& workers) {
-  const int64_t elements = spec.shape.elements();
+  const int64_t elements = spec.local_shape().elements();
   std::vector<double> values(elements);
   const bool constant = spec.role == ParameterRole::kNorm || spec.role == ParameterRole::kScale;
   const uint64_t name_hash = HashName(spec.name);
   const int64_t threads = workers.threads();
   workers.Run(threads, [&](int64_t thread) {
-    for (int64_t i = elements * thread / threads; i < elements * (thread + 1) / threads; ++i) {
-      values[i] = constant ? 1.0 : spec.deviation * NormalAt(seed, name_hash, i);
-    }
+    const ElementRange share{elements * thread / threads, elements * (thread + 1) / threads};
+    const auto fill = [&](int64_t whole, int64_t local, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) {
+        values[share.begin + local + i] =
+            constant ? 1.0 : spec.deviation * NormalAt(seed, name_hash, whole + i);
+      }
+    };
+    VisitRuns(spec.shape, spec.part, share, fill);
   });
   return values;
 }
@@ -51,24 +53,34 @@ const FusedMatrix* ParameterTable::AddFused(std::vector<ParameterSpec> specs) {
   return &groups_.back().fused;
 }
 
-std::vector<int64_t> ParameterTable::Layout() const {
-  std::vector<int64_t> offsets;
-  int64_t offset = 0;
+ParameterLayout ParameterTable::MakeLayout(const ParameterLayoutOptions& options) const {
+  std::vector<LayoutUnit> units;
   size_t group = 0;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    while (group < groups_.size() && groups_[group].first + groups_[group].count <= i) ++group;
-    const bool continues_group = group < groups_.size() && groups_[group].first < i;
-    if (!continues_group) offset = (offset + kAlignment - 1) / kAlignment * kAlignment;
-    offsets.push_back(offset);
-    offset += parameters_[i].spec.shape.elements();
+  for (size_t i = 0; i < parameters_.size();) {
+    const bool fused = group < groups_.size() && groups_[group].first == i;
+    const size_t end = fused ? i + groups_[group++].count : i + 1;
+    LayoutUnit unit{.role = UnitRole::kVectors, .first_parameter = i, .matrices = {}};
+    const Parameter& first = parameters_[i];
+    if (first.spec.role == ParameterRole::kMatrix) {
+      unit.role = UnitRole::kMatrices;
+    } else if (first.decayed()) {
+      unit.role = UnitRole::kTable;
+    }
+    for (; i < end; ++i) {
+      const ParameterSpec& spec = parameters_[i].spec;
+      unit.elements.push_back(spec.local_shape().elements());
+      if (unit.role == UnitRole::kMatrices) unit.matrices.push_back(spec.shape);
+    }
+    units.push_back(std::move(unit));
   }
-  offsets.push_back((offset + kAlignment - 1) / kAlignment * kAlignment);
-  return offsets;
+  return MakeParameterLayout(units, options);
 }
 
-absl::Status ParameterTable::Allocate(Device& device, DType dtype, bool with_gradients) {
-  const std::vector<int64_t> offsets = Layout();
-  const int64_t total = offsets.back();
+absl::Status ParameterTable::Allocate(Device& device, DType dtype, bool with_gradients,
+                                      const ParameterLayoutOptions& options) {
+  layout_ = MakeLayout(options);
+  const std::vector<int64_t>& offsets = layout_.offsets;
+  const int64_t total = layout_.elements;
   const DType stat = StatisticsDType(dtype);
   const bool rounded = dtype != stat;
   FATHOM_ASSIGN_OR_RETURN(masters_, Buffer::Allocate(device, total * SizeOf(stat)));
@@ -91,15 +103,16 @@ absl::Status ParameterTable::Allocate(Device& device, DType dtype, bool with_gra
   };
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
-    parameter.weight = weight_view(i, parameter.spec.shape);
-    parameter.master = masters_.View(offsets[i] * SizeOf(stat), stat, parameter.spec.shape);
-    parameter.gradient = gradient_view(i, parameter.spec.shape);
+    const Shape shape = parameter.spec.local_shape();
+    parameter.weight = weight_view(i, shape);
+    parameter.master = masters_.View(offsets[i] * SizeOf(stat), stat, shape);
+    parameter.gradient = gradient_view(i, shape);
   }
   for (Group& group : groups_) {
-    Shape shape{0, parameters_[group.first].spec.shape[1]};
+    const int64_t columns = parameters_[group.first].weight.dim(1);
     int64_t rows = 0;
-    for (size_t i = 0; i < group.count; ++i) rows += parameters_[group.first + i].spec.shape[0];
-    shape = {rows, shape[1]};
+    for (size_t i = 0; i < group.count; ++i) rows += parameters_[group.first + i].weight.dim(0);
+    const Shape shape{rows, columns};
     group.fused = {weight_view(group.first, shape), gradient_view(group.first, shape)};
   }
   return absl::OkStatus();

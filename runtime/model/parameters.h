@@ -7,6 +7,8 @@
 
 #include "core/buffer.h"
 #include "core/status.h"
+#include "parallel/data/parameter_layout.h"
+#include "runtime/model/tensor_part.h"
 
 namespace fathom {
 
@@ -24,13 +26,25 @@ enum class ParameterRole {
 // the residual have it divided by sqrt(2 * active layers).
 inline constexpr double kInitialDeviation = 0.02;
 
-struct ParameterSpec {
-  std::string name;  // as checkpoints have it: Hugging Face's names for Qwen3
-  Shape shape;
-  ParameterRole role = ParameterRole::kMatrix;
-  double deviation = 0;  // initial values are N(0, deviation), or 1 for norms and scales
+// How the gradients that tensor ranks compute of one parameter belong together.
+enum class GradientOverRanks {
+  kOwn,      // each rank computes that of its part
+  kSame,     // each rank computes the whole gradient; the first rank's counts
+  kPartial,  // the gradient is the sum over the ranks
 };
 
+struct ParameterSpec {
+  std::string name;  // as checkpoints have it: Hugging Face's names for Qwen3
+  Shape shape;       // of the whole tensor
+  ParameterRole role = ParameterRole::kMatrix;
+  double deviation = 0;  // initial values are N(0, deviation), or 1 for norms and scales
+  TensorPart part = {};  // what this rank holds
+  GradientOverRanks gradient = GradientOverRanks::kSame;
+
+  Shape local_shape() const { return part.ShapeOf(shape); }
+};
+
+// A parameter's tensors are of this rank's part of it, spec.local_shape().
 struct Parameter {
   ParameterSpec spec;
   // What layers compute with: in BF16 matrices, embedding and head are bfloat16, all else is of
@@ -54,9 +68,8 @@ struct FusedMatrix {
   Tensor gradient;
 };
 
-// All parameters of a model (later: of a rank's share of it), in one order that drives allocation,
-// initialisation, optimizer choice, decay and saving. Layers add theirs when they are constructed
-// and use them once Allocate has run.
+// All parameters that a rank holds, in one order that drives initialisation, optimizer choice, decay
+// and saving. Layers add theirs when they are constructed and use them once Allocate has run.
 class ParameterTable {
  public:
   ParameterTable() = default;
@@ -69,15 +82,19 @@ class ParameterTable {
   const FusedMatrix* AddFused(std::vector<ParameterSpec> specs);
 
   // Gives every parameter its memory. Contents are undefined. `dtype`: of the computation.
-  absl::Status Allocate(Device& device, DType dtype, bool with_gradients);
+  absl::Status Allocate(Device& device, DType dtype, bool with_gradients,
+                        const ParameterLayoutOptions& options = {});
+  // Where the parameters stand in the common buffers, once they are allocated.
+  const ParameterLayout& layout() const { return layout_; }
   // Sets all weights from their masters. Whoever writes to masters calls it afterwards.
   void RoundWeights(Stream& stream) const;
 
   const std::deque<Parameter>& all() const { return parameters_; }
   // nullptr when there is none of that name.
   const Parameter* Find(const std::string& name) const;
-  int64_t elements() const;
-  // All gradients, as one vector.
+  int64_t elements() const;  // of the whole tensors
+  // All masters and all gradients, each as one vector, by the layout.
+  const Tensor& masters() const { return all_masters_; }
   const Tensor& gradients() const { return all_gradients_; }
   // Of weights and masters.
   int64_t weight_bytes() const { return weights_.bytes() + masters_.bytes(); }
@@ -90,11 +107,11 @@ class ParameterTable {
     FusedMatrix fused;
   };
 
-  // Element offsets of the parameters in the common buffers; the last one is the total.
-  std::vector<int64_t> Layout() const;
+  ParameterLayout MakeLayout(const ParameterLayoutOptions& options) const;
 
   std::deque<Parameter> parameters_;
   std::deque<Group> groups_;
+  ParameterLayout layout_;
   Buffer masters_;
   Buffer weights_;  // rounded copies, at the same element offsets; empty where there are none
   Buffer gradients_;

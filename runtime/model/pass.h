@@ -5,6 +5,7 @@
 
 #include "core/arena.h"
 #include "core/device.h"
+#include "parallel/data/buckets.h"
 
 namespace fathom {
 
@@ -12,6 +13,9 @@ namespace fathom {
 // in a sparse layer.
 struct Rows {
   int64_t capacity = 0;  // m, rows of the packed tensors
+  // The layer's input and output are this rank's rows of the m alone: it is a layer that sees all
+  // tokens, under sequence parallelism.
+  bool split = false;
   Tensor index;          // [m] int32: the rows' places in the residual; absent: all, in order
   Tensor count;          // [1] int32: rows in use, where only the device knows; absent: all m
   Tensor positions;      // [m] int32: original positions, for the rotary angles
@@ -27,6 +31,13 @@ enum class Routing {
 // What a layer keeps from forward to backward; each kind of layer derives its own.
 struct Saved {
   virtual ~Saved() = default;
+};
+
+// What a sparse layer selected. Only training keeps the tensors.
+struct LayerSelection {
+  int64_t layer;
+  Tensor index;            // [m] int32, rows
+  Tensor adjusted_logits;  // [n] stat
 };
 
 // A selection that is given instead of made, one tensor of ascending rows [B * k] int32 for each
@@ -45,9 +56,11 @@ struct Pass {
   Routing routing = Routing::kTopK;
   bool training = false;        // keep what backward needs
   double auxiliary_weight = 0;  // of a token in the routing loss: coefficient / global tokens
-  const ReplayedSelection* replay = nullptr;
+  ReplayedSelection replay;     // empty: the model selects
 
   Rows all;       // every row of the micro-batch
+  // The rows whose residual this rank holds: all of them, or its part under sequence parallelism.
+  ElementRange held;
   Tensor cosine;  // [L, h/2] stat, rotary tables
   Tensor sine;
   Tensor counts;  // [n] stat: how often a token was selected since the last full layer
@@ -55,13 +68,11 @@ struct Pass {
       selected;  // [layers] int32: rows that layer I saw, for reports; sparse layers write theirs
   Tensor auxiliary_loss;  // [1] float64, +=
 
-  Tensor residual;    // [n, d] T: forward leaves the layer's output here, backward its input
-  Tensor d_residual;  // [n, d] T: the gradient of `residual`
+  Tensor residual;    // [held, d] T: forward leaves the layer's output here, backward its input
+  Tensor d_residual;  // [held, d] T: the gradient of `residual`
 
-  // The layers' indices [m], in order of execution, as they were selected; for dumps and tests.
-  std::vector<Tensor> selections;
-  // The sparse layers' adjusted logits [n] stat, in order of execution, which training keeps.
-  std::vector<Tensor> adjusted_logits;
+  // What each sparse layer selected, in order of execution; for dumps and tests.
+  std::vector<LayerSelection> selections;
   std::vector<std::unique_ptr<Saved>> saved;  // of the layers, in order of execution
 
   int64_t rows() const { return sequences * length; }

@@ -5,6 +5,18 @@
 #include "kernels/router.h"
 
 namespace fathom {
+namespace {
+
+// Puts the selected rows x [m, d] back into `residual`, each rank those that it holds.
+void ScatterHeld(Pass& pass, const Rows& rows, const Tensor& x, const Tensor& residual) {
+  Launch(pass.stream, ScatterRows{.x = x,
+                                  .index = rows.index,
+                                  .y = residual,
+                                  .first_row = pass.held.begin,
+                                  .count = rows.count});
+}
+
+}  // namespace
 
 struct SparseBlock::SparseSaved final : Saved {
   Tensor s;  // [n] stat, router logits
@@ -13,29 +25,59 @@ struct SparseBlock::SparseSaved final : Saved {
   Tensor x;  // [m, d] the selected rows before the layer
   Tensor a;  // [m, d]
   Tensor f;  // [m, d]
+  Tensor selected_z;  // [m] stat, z of the selected rows; sequence parallelism only
   AttentionPart::Saved attention;
   FfnPart::Saved ffn;
 };
 
-SparseBlock::SparseBlock(const ModelConfig& config, int64_t layer, const std::string& prefix,
-                         double output_deviation, ParameterTable& table)
-    : layer_(layer),
-      sparsity_(config.plan.layers[layer].spec.sparsity),
-      gate_(config.gate),
-      alignment_(config.alignment),
-      tau_(config.tau),
-      increment_(config.increment),
-      router_(table.Add(
-          {prefix + "depth_router.weight", {config.d}, ParameterRole::kRouter, kInitialDeviation})),
-      attention_(config, prefix, output_deviation, table),
-      ffn_(config, prefix, output_deviation, table) {
+SparseBlock::SparseBlock(const LayerSetup& setup, int64_t layer, const std::string& prefix)
+    : tensor_(setup.tensor),
+      layer_(layer),
+      sparsity_(setup.config.plan.layers[layer].spec.sparsity),
+      gate_(setup.config.gate),
+      alignment_(setup.config.alignment),
+      tau_(setup.config.tau),
+      increment_(setup.config.increment),
+      router_(setup.table.Add({.name = prefix + "depth_router.weight",
+                               .shape = {setup.config.d},
+                               .role = ParameterRole::kRouter,
+                               .deviation = kInitialDeviation,
+                               .gradient = setup.tensor.sequence() ? GradientOverRanks::kPartial
+                                                                   : GradientOverRanks::kSame})),
+      attention_(setup, prefix, GradientOverRanks::kSame),
+      ffn_(setup, prefix, GradientOverRanks::kSame) {
   if (gate_ == Gate::kXMod) {
-    scale_ = table.Add({prefix + "depth_scale", {}, ParameterRole::kScale});
+    scale_ = setup.table.Add(
+        {.name = prefix + "depth_scale", .shape = {}, .role = ParameterRole::kScale});
   }
 }
 
 const Tensor& SparseBlock::RoutedLogit(const SparseSaved& saved) const {
   return alignment_ == Alignment::kRaw ? saved.s : saved.z;
+}
+
+void SparseBlock::ComputeLogits(Pass& pass, const Tensor& s) const {
+  if (tensor_.size() == 1) {
+    Launch(pass.stream, RouterLogits{.x = pass.residual, .w = router_->weight, .s = s});
+    return;
+  }
+  const ElementRange part = tensor_.PartOf(pass.rows());
+  ArenaScope scope(pass.arena);
+  const Tensor mine = pass.arena.New(s.dtype(), {part.size()});
+  const Tensor x =
+      tensor_.sequence() ? pass.residual : pass.residual.Rows(part.begin, part.end);
+  Launch(pass.stream, RouterLogits{.x = x, .w = router_->weight, .s = mine});
+  tensor_.AllGatherRows(mine, s, pass.stream);
+}
+
+void SparseBlock::GatherSelected(Pass& pass, const Rows& rows, const Tensor& residual,
+                                 const Tensor& x) const {
+  Launch(pass.stream, GatherRows{.x = residual,
+                                 .first_row = pass.held.begin,
+                                 .index = rows.index,
+                                 .y = x,
+                                 .count = rows.count});
+  tensor_.AllReduce(x, pass.stream);
 }
 
 void SparseBlock::Route(Pass& pass, SparseSaved& saved) const {
@@ -45,8 +87,8 @@ void SparseBlock::Route(Pass& pass, SparseSaved& saved) const {
   const int64_t k = pass.length / sparsity_;
   const DType stat = StatisticsDType(pass.residual.dtype());
   Rows& rows = saved.rows;
-  const bool replayed = pass.replay != nullptr;
-  rows.capacity = replayed                         ? (*pass.replay)[layer_].dim(0)
+  const bool replayed = !pass.replay.empty();
+  rows.capacity = replayed                         ? pass.replay[layer_].dim(0)
                   : pass.routing == Routing::kTopK ? pass.sequences * k
                                                    : n;
   rows.pairs = pass.sequences * (static_cast<double>(k) * (k + 1) / 2);
@@ -56,7 +98,7 @@ void SparseBlock::Route(Pass& pass, SparseSaved& saved) const {
   saved.s = arena.New(stat, {n});
   saved.z = arena.New(stat, {n});
 
-  Launch(stream, RouterLogits{.x = pass.residual, .w = router_->weight, .s = saved.s});
+  ComputeLogits(pass, saved.s);
   Launch(stream, AdjustLogits{.s = saved.s, .counts = pass.counts, .tau = tau_, .z = saved.z});
   const Tensor selected = pass.selected.Rows(layer_, layer_ + 1);
   if (pass.routing == Routing::kCausal && !replayed) {
@@ -66,7 +108,7 @@ void SparseBlock::Route(Pass& pass, SparseSaved& saved) const {
   } else {
     Launch(stream, Fill{.value = static_cast<double>(rows.capacity), .y = selected});
     if (replayed) {
-      Launch(stream, Copy{.x = (*pass.replay)[layer_], .y = rows.index});
+      Launch(stream, Copy{.x = pass.replay[layer_], .y = rows.index});
     } else {
       Launch(stream,
              SelectTopK{
@@ -101,20 +143,39 @@ std::unique_ptr<Saved> SparseBlock::Forward(Pass& pass) const {
   saved->x = pass.arena.New(dtype, shape);
   saved->a = pass.arena.New(dtype, shape);
   saved->f = pass.arena.New(dtype, shape);
-  attention_.Forward(pass, rows, RmsNorm{.x = pass.residual, .index = rows.index, .sum = saved->x},
-                     saved->a, &saved->attention);
+  RmsNorm norm{.x = pass.residual, .index = rows.index, .sum = saved->x};
+  if (tensor_.sequence()) {
+    GatherSelected(pass, rows, pass.residual, saved->x);
+    norm = {.x = saved->x};
+  }
+  attention_.Forward(pass, rows, norm, saved->a, &saved->attention);
   ffn_.Forward(pass, rows, RmsNorm{.x = saved->x, .addend = saved->a}, saved->f, &saved->ffn);
-  Launch(pass.stream, GatedResidual{.gate = gate_,
-                                    .x = saved->x,
-                                    .a = saved->a,
-                                    .f = saved->f,
-                                    .z = saved->z,
-                                    .scale = scale_ != nullptr ? scale_->weight : Tensor(),
-                                    .index = rows.index,
-                                    .y = pass.residual,
-                                    .count = rows.count});
-  pass.selections.push_back(rows.index);
-  pass.adjusted_logits.push_back(saved->z);
+  GatedResidual update{.gate = gate_,
+                       .x = saved->x,
+                       .a = saved->a,
+                       .f = saved->f,
+                       .z = saved->z,
+                       .scale = scale_ != nullptr ? scale_->weight : Tensor(),
+                       .index = rows.index,
+                       .y = pass.residual,
+                       .count = rows.count};
+  if (!tensor_.sequence()) {
+    Launch(pass.stream, update);
+  } else {
+    saved->selected_z = pass.arena.New(saved->z.dtype(), {rows.capacity});
+    Launch(pass.stream, GatherRows{.x = saved->z.Reshape({pass.rows(), 1}),
+                                   .index = rows.index,
+                                   .y = saved->selected_z.Reshape({rows.capacity, 1}),
+                                   .count = rows.count});
+    ArenaScope scope(pass.arena);
+    update.z = saved->selected_z;
+    update.index = Tensor();
+    update.y = pass.arena.New(dtype, shape);
+    Launch(pass.stream, update);
+    ScatterHeld(pass, rows, update.y, pass.residual);
+  }
+  pass.selections.push_back(
+      {.layer = layer_, .index = rows.index, .adjusted_logits = saved->z});
   if (pass.training) return saved;
   pass.arena.Release(start);
   return nullptr;
@@ -129,18 +190,23 @@ void SparseBlock::Backward(Pass& pass, const Saved& saved_base) const {
   const bool gated = gate_ != Gate::kNone;
 
   // The layer's input stands again in pass.residual.
-  Launch(stream,
-         ScatterRows{.x = saved.x, .index = rows.index, .y = pass.residual, .count = rows.count});
+  ScatterHeld(pass, rows, saved.x, pass.residual);
+  const bool sequence = tensor_.sequence();
+  Tensor dy = pass.d_residual;
+  if (sequence) {
+    dy = pass.arena.New(dtype, saved.x.shape());
+    GatherSelected(pass, rows, pass.d_residual, dy);
+  }
 
   const Tensor d_x = pass.arena.New(dtype, saved.x.shape());
   const Tensor d_f = pass.arena.New(dtype, saved.x.shape());
   const Tensor dz = gated ? pass.arena.New(StatisticsDType(dtype), {rows.capacity}) : Tensor();
   Launch(stream, GatedResidualBackward{.gate = gate_,
-                                       .dy = pass.d_residual,
-                                       .index = rows.index,
+                                       .dy = dy,
+                                       .index = sequence ? Tensor() : rows.index,
                                        .a = saved.a,
                                        .f = saved.f,
-                                       .z = saved.z,
+                                       .z = sequence ? saved.selected_z : saved.z,
                                        .scale = scale_ != nullptr ? scale_->weight : Tensor(),
                                        .d_x = d_x,
                                        .d_f = d_f,
@@ -159,9 +225,14 @@ void SparseBlock::Backward(Pass& pass, const Saved& saved_base) const {
                                 .dx = d_a,
                                 .base2 = shared ? Tensor() : d_x,
                                 .dx2 = shared ? Tensor() : d_x});
-  attention_.Backward(
-      pass, rows, saved.attention, d_a,
-      RmsNormBackward{.x = saved.x, .base = d_x, .dx = pass.d_residual, .dx_index = rows.index});
+  RmsNormBackward norm{
+      .x = saved.x, .base = d_x, .dx = pass.d_residual, .dx_index = rows.index};
+  if (sequence) {
+    norm.dx = d_x;
+    norm.dx_index = Tensor();
+  }
+  attention_.Backward(pass, rows, saved.attention, d_a, norm);
+  if (sequence) ScatterHeld(pass, rows, d_x, pass.d_residual);
   if (gated || pass.auxiliary_weight != 0) RouterBackwardPass(pass, saved, dz);
 }
 
@@ -172,7 +243,7 @@ void SparseBlock::RouterBackwardPass(Pass& pass, const SparseSaved& saved, const
                                           .dz = dz,
                                           .weight = pass.auxiliary_weight,
                                           .ds = ds});
-  Launch(pass.stream, RouterBackward{.ds = ds,
+  Launch(pass.stream, RouterBackward{.ds = ds.Rows(pass.held.begin, pass.held.end),
                                      .x = pass.residual,
                                      .w = router_->weight,
                                      .dx = pass.d_residual,

@@ -14,11 +14,14 @@ namespace fathom {
 //   the selected rows become GatedResidual(x, a, f, sigmoid(z)), the others stay.
 // The residual is updated in place; backward undoes it from the saved rows, so that no copy of all
 // rows is made.
+//
+// With tensor ranks the logits of a token are computed by one of them and gathered, so that all make
+// the same selection. The selected rows stand on every rank; sums go over them alone. Under sequence
+// parallelism they are gathered from the ranks that hold them, and each rank takes back its own.
 class SparseBlock final : public Block {
  public:
   // `layer`: the layer's place in the plan.
-  SparseBlock(const ModelConfig& config, int64_t layer, const std::string& prefix,
-              double output_deviation, ParameterTable& table);
+  SparseBlock(const LayerSetup& setup, int64_t layer, const std::string& prefix);
 
   std::unique_ptr<Saved> Forward(Pass& pass) const override;
   void Backward(Pass& pass, const Saved& saved) const override;
@@ -26,12 +29,17 @@ class SparseBlock final : public Block {
  private:
   struct SparseSaved;
 
+  // The router's logits of all tokens.
+  void ComputeLogits(Pass& pass, const Tensor& s) const;
   // The router's logits and the tokens that they select.
   void Route(Pass& pass, SparseSaved& saved) const;
+  // The selected rows of `residual` [held, d], from all ranks, under sequence parallelism.
+  void GatherSelected(Pass& pass, const Rows& rows, const Tensor& residual, const Tensor& x) const;
   void RouterBackwardPass(Pass& pass, const SparseSaved& saved, const Tensor& dz) const;
   // What the auxiliary loss and the causal threshold look at.
   const Tensor& RoutedLogit(const SparseSaved& saved) const;
 
+  TensorGroup& tensor_;
   int64_t layer_;
   int64_t sparsity_;
   Gate gate_;

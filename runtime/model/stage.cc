@@ -9,6 +9,7 @@
 #include "kernels/rotary.h"
 #include "runtime/model/dense_block.h"
 #include "runtime/model/sparse_block.h"
+#include "runtime/model/token_table.h"
 
 namespace fathom {
 namespace {
@@ -19,37 +20,45 @@ double OutputDeviation(const LayerPlan& plan) {
   return kInitialDeviation / std::sqrt(2 * depth);
 }
 
-std::unique_ptr<Block> MakeBlock(const ModelConfig& config, int64_t layer, double output_deviation,
-                                 ParameterTable& table) {
+std::unique_ptr<Block> MakeBlock(const LayerSetup& setup, int64_t layer) {
   const std::string prefix = absl::StrCat("model.layers.", layer, ".");
-  switch (config.plan.layers[layer].spec.kind) {
+  switch (setup.config.plan.layers[layer].spec.kind) {
     case LayerKind::kDense:
-      return std::make_unique<DenseBlock>(config, prefix, output_deviation, table);
+      return std::make_unique<DenseBlock>(setup, prefix);
     case LayerKind::kSparse:
-      return std::make_unique<SparseBlock>(config, layer, prefix, output_deviation, table);
+      return std::make_unique<SparseBlock>(setup, layer, prefix);
   }
   return nullptr;
 }
 
-std::vector<std::unique_ptr<Block>> MakeBlocks(const ModelConfig& config, ParameterTable& table) {
-  const double output_deviation = OutputDeviation(config.plan);
-  std::vector<std::unique_ptr<Block>> blocks;
-  for (size_t layer = 0; layer < config.plan.layers.size(); ++layer) {
-    blocks.push_back(MakeBlock(config, layer, output_deviation, table));
-  }
-  return blocks;
-}
-
 }  // namespace
 
-Stage::Stage(const ModelConfig& config, ParameterTable& table)
+Stage::Stage(const ModelConfig& config, const LayerRange& layers, TensorGroup& tensor,
+             ParameterTable& table)
     : config_(config),
-      embedding_(table.Add({"model.embed_tokens.weight",
-                            {config.vocabulary, config.d},
-                            ParameterRole::kEmbedding,
-                            kInitialDeviation})),
-      blocks_(MakeBlocks(config, table)),
-      head_(config, table) {}
+      layers_(layers),
+      tensor_(tensor),
+      tokens_(tensor.PartOf(config.vocabulary)),
+      first_parameter_(table.all().size()) {
+  const LayerSetup setup{.config = config_,
+                         .tensor = tensor,
+                         .table = table,
+                         .output_deviation = OutputDeviation(config.plan)};
+  if (layers.begin == 0) {
+    embedding_ =
+        table.Add(TokenTable(setup, "model.embed_tokens.weight", ParameterRole::kEmbedding));
+  }
+  for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
+    first_parameters_.push_back(table.all().size());
+    blocks_.push_back(MakeBlock(setup, layer));
+  }
+  head_parameter_ = table.all().size();
+  if (layers.end == static_cast<int64_t>(config.plan.layers.size())) head_.emplace(setup);
+}
+
+bool Stage::NeedsCounts() const {
+  return layers_.begin > 0 && !config_.plan.layers[layers_.begin - 1].resets_counts;
+}
 
 absl::Status Stage::Prepare(Device& device, Stream& stream, DType dtype, int64_t length) {
   dtype_ = dtype;
@@ -74,8 +83,10 @@ Pass Stage::NewPass(Stream& stream, Arena& arena, const MicroBatch& batch) const
   pass.counts = arena.New(StatisticsDType(dtype_), {n});
   pass.selected = arena.New(DType::kInt32, {layers});
   pass.auxiliary_loss = arena.New(DType::kFloat64, {1});
-  pass.residual = arena.New(dtype_, {n, config_.d});
+  pass.held = tensor_.sequence() ? tensor_.PartOf(n) : ElementRange{0, n};
+  pass.residual = arena.New(dtype_, {pass.held.size(), config_.d});
   pass.all.capacity = n;
+  pass.all.split = tensor_.sequence();
   pass.all.pairs = batch.pairs;
   pass.all.positions = batch.positions;
   pass.all.segments = batch.segments;
@@ -85,33 +96,65 @@ Pass Stage::NewPass(Stream& stream, Arena& arena, const MicroBatch& batch) const
   return pass;
 }
 
+void Stage::Embed(Pass& pass, const MicroBatch& batch) const {
+  Embedding embedding{.tokens = batch.tokens,
+                      .table = embedding_->weight,
+                      .first_token = tokens_.begin,
+                      .x = pass.residual};
+  if (!tensor_.sequence()) {
+    Launch(pass.stream, embedding);
+    tensor_.AllReduce(pass.residual, pass.stream);
+    return;
+  }
+  ArenaScope scope(pass.arena);
+  embedding.x = pass.arena.New(dtype_, {pass.rows(), config_.d});
+  Launch(pass.stream, embedding);
+  tensor_.ReduceScatterRows(embedding.x, pass.residual, pass.stream);
+}
+
+void Stage::EmbedBackward(Pass& pass, const MicroBatch& batch) const {
+  ArenaScope scope(pass.arena);
+  Tensor dx = pass.d_residual;
+  if (tensor_.sequence()) {
+    dx = pass.arena.New(dtype_, {pass.rows(), config_.d});
+    tensor_.AllGatherRows(pass.d_residual, dx, pass.stream);
+  }
+  Launch(pass.stream, EmbeddingBackward{.tokens = batch.tokens,
+                                        .dx = dx,
+                                        .d_table = embedding_->gradient,
+                                        .first_token = tokens_.begin});
+}
+
 void Stage::Forward(Pass& pass, const MicroBatch& batch) const {
-  Launch(pass.stream,
-         Embedding{.tokens = batch.tokens, .table = embedding_->weight, .x = pass.residual});
-  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
-    std::unique_ptr<Saved> saved = blocks_[layer]->Forward(pass);
+  if (has_embedding()) Embed(pass, batch);
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    std::unique_ptr<Saved> saved = blocks_[i]->Forward(pass);
     if (pass.training) pass.saved.push_back(std::move(saved));
-    if (config_.plan.layers[layer].resets_counts) {
+    if (config_.plan.layers[layers_.begin + i].resets_counts) {
       Launch(pass.stream, Fill{.value = 0, .y = pass.counts});
     }
   }
 }
 
 void Stage::Loss(Pass& pass, const MicroBatch& batch, double loss_weight, const Tensor& losses) {
-  head_.Forward(pass, batch.labels, loss_weight, losses);
+  head_->Forward(pass, batch.labels, loss_weight, losses);
 }
 
-void Stage::Backward(Pass& pass, const MicroBatch& batch) const {
+void Stage::Backward(Pass& pass, const MicroBatch& batch,
+                     const std::function<void(size_t)>& done) const {
   FATHOM_CHECK(pass.training);
-  FATHOM_CHECK_EQ(pass.saved.size(), blocks_.size() + 1);
-  head_.Backward(pass);
-  for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
-    (*block)->Backward(pass, *pass.saved.back());
-    pass.saved.pop_back();
+  FATHOM_CHECK_EQ(pass.saved.size(), blocks_.size() + (has_head() ? 1 : 0));
+  if (has_head()) {
+    head_->Backward(pass);
+    if (done) done(head_parameter_);
   }
-  Launch(pass.stream,
-         EmbeddingBackward{
-             .tokens = batch.tokens, .dx = pass.d_residual, .d_table = embedding_->gradient});
+  for (size_t i = blocks_.size(); i-- > 0;) {
+    blocks_[i]->Backward(pass, *pass.saved.back());
+    pass.saved.pop_back();
+    if (done) done(first_parameters_[i]);
+  }
+  if (has_embedding()) EmbedBackward(pass, batch);
+  if (done) done(first_parameter_);
 }
 
 }  // namespace fathom

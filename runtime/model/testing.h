@@ -21,7 +21,7 @@ class TestModel {
       : device_(threads),
         stream_(device_.NewStream()),
         arena_(device_, int64_t{4} << 20),
-        stage_(config, table_) {
+        stage_(config, {0, static_cast<int64_t>(config.plan.layers.size())}, tensor_, table_) {
     FATHOM_CHECK(table_.Allocate(device_, dtype, /*with_gradients=*/true).ok());
     FATHOM_CHECK(stage_.Prepare(device_, *stream_, dtype, length).ok());
     Randomize(1);
@@ -80,8 +80,7 @@ class TestModel {
     pass.routing = options.routing;
     pass.training = options.training;
     pass.auxiliary_weight = options.routing_coefficient / static_cast<double>(batch.rows());
-    const ReplayedSelection replay = UploadReplay(options.replay);
-    if (!options.replay.empty()) pass.replay = &replay;
+    pass.replay = UploadReplay(options.replay);
 
     Result result;
     int64_t counted = 0;
@@ -144,15 +143,16 @@ class TestModel {
   // Sparse layers only write their indices in training: in evaluation their memory is given back.
   void CollectSelections(const Pass& pass, Result* result) {
     if (!pass.training) return;
-    for (const Tensor& index : pass.selections) {
-      result->selections.emplace_back(index.data<int32_t>(),
-                                      index.data<int32_t>() + index.elements());
+    for (const LayerSelection& selection : pass.selections) {
+      const int32_t* index = selection.index.data<int32_t>();
+      result->selections.emplace_back(index, index + selection.index.elements());
     }
   }
 
   CpuDevice device_;
   std::unique_ptr<Stream> stream_;
   Arena arena_;
+  TensorGroup tensor_;
   ParameterTable table_;
   Stage stage_;
 };

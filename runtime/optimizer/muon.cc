@@ -1,10 +1,12 @@
 #include "runtime/optimizer/muon.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <utility>
 
+#include "core/status.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "kernels/optimizer.h"
@@ -12,32 +14,24 @@
 namespace fathom {
 namespace {
 
-// Elements of one batch of matrices, so that scratch stays small and caches warm.
-constexpr int64_t kBatchElements = int64_t{1} << 22;
-
-std::vector<std::vector<MuonMatrix>> Batches(std::vector<MuonMatrix> matrices) {
-  std::map<std::pair<int64_t, int64_t>, std::vector<std::vector<MuonMatrix>>> by_shape;
-  for (MuonMatrix& matrix : matrices) {
-    auto& batches = by_shape[{matrix.weight.dim(0), matrix.weight.dim(1)}];
-    const int64_t limit = std::max<int64_t>(1, kBatchElements / matrix.weight.elements());
-    if (batches.empty() || static_cast<int64_t>(batches.back().size()) == limit) {
-      batches.emplace_back();
-    }
-    batches.back().push_back(matrix);
-  }
-  std::vector<std::vector<MuonMatrix>> all;
-  for (auto& [shape, batches] : by_shape) {
-    for (auto& batch : batches) all.push_back(std::move(batch));
-  }
-  return all;
-}
-
-// Matrix `i` of a batch, as a vector.
-Tensor Flat(const Tensor& batch, int64_t i) {
-  return batch.Rows(i, i + 1).Reshape({batch.dim(1) * batch.dim(2)});
-}
+// Elements of the matrices that one rank orthogonalises at a time, so that scratch stays small and
+// caches warm.
+constexpr int64_t kRoundElements = int64_t{1} << 22;
 
 Tensor Flat(const Tensor& matrix) { return matrix.Reshape({matrix.elements()}); }
+
+// Matrix `i` of a batch.
+Tensor MatrixOf(const Tensor& batch, int64_t i) {
+  return batch.Rows(i, i + 1).Reshape({batch.dim(1), batch.dim(2)});
+}
+
+// What tensor rank `rank` of `ranks` holds of a matrix.
+Tensor PartOf(const Tensor& matrix, int dim, int ranks, int rank) {
+  if (dim < 0) return matrix;
+  const int64_t size = matrix.dim(dim) / ranks;
+  return dim == 0 ? matrix.Rows(rank * size, (rank + 1) * size)
+                  : matrix.Columns(rank * size, (rank + 1) * size);
+}
 
 }  // namespace
 
@@ -65,32 +59,120 @@ void NewtonSchulz(Stream& stream, Arena& arena, const Tensor& x, int64_t steps) 
   }
 }
 
-Muon::Muon(const OptimizerConfig& config, std::vector<MuonMatrix> matrices)
-    : config_(config), batches_(Batches(std::move(matrices))) {}
+Muon::Muon(const OptimizerConfig& config, std::vector<MuonMatrix> matrices, int data_rank,
+           Communicator& tensor)
+    : config_(config),
+      matrices_(std::move(matrices)),
+      data_rank_(data_rank),
+      tensor_(tensor),
+      rounds_(MakeRounds()) {}
 
-void Muon::Step(Stream& stream, Arena& arena, const Tensor& step) const {
-  for (const std::vector<MuonMatrix>& batch : batches_) {
-    ArenaScope scope(arena);
-    const int64_t count = batch.size();
-    const Tensor& first = batch[0].momentum;
-    const int64_t rows = first.dim(0), columns = first.dim(1);
-    const Tensor directions = arena.New(first.dtype(), {count, rows, columns});
-    for (int64_t i = 0; i < count; ++i) {
-      Launch(stream, MuonMomentum{.gradient = Flat(batch[i].gradient),
-                                  .step = step,
-                                  .mu = config_.momentum,
-                                  .momentum = Flat(batch[i].momentum),
-                                  .direction = Flat(directions, i)});
+std::vector<Muon::Round> Muon::MakeRounds() const {
+  // By shape and by the dim that is split, since both are the same for all parts of a round.
+  std::map<std::array<int64_t, 3>, Round> by_shape;
+  for (const MuonMatrix& matrix : matrices_) {
+    if (matrix.owner.data != data_rank_) continue;
+    Round& round = by_shape[{matrix.shape[0], matrix.shape[1], matrix.part.dim}];
+    round.resize(tensor_.size());
+    round[matrix.owner.tensor].push_back(&matrix);
+  }
+  std::vector<Round> rounds;
+  for (const auto& [key, all] : by_shape) {
+    const size_t limit = std::max<int64_t>(1, kRoundElements / (key[0] * key[1]));
+    size_t most = 0;
+    for (const auto& of_owner : all) most = std::max(most, of_owner.size());
+    for (size_t begin = 0; begin < most; begin += limit) {
+      Round& round = rounds.emplace_back(all.size());
+      for (size_t owner = 0; owner < all.size(); ++owner) {
+        const auto& matrices = all[owner];
+        const size_t end = std::min(matrices.size(), begin + limit);
+        if (begin < end) round[owner].assign(&matrices[begin], &matrices[0] + end);
+      }
     }
-    NewtonSchulz(stream, arena, directions, config_.newton_schulz_steps);
-    const double factor = 0.2 * std::sqrt(static_cast<double>(std::max(rows, columns)));
-    for (int64_t i = 0; i < count; ++i) {
-      Launch(stream, MuonApply{.direction = Flat(directions, i),
-                               .step = step,
-                               .decay = config_.weight_decay,
-                               .factor = factor,
-                               .weight = Flat(batch[i].weight)});
+  }
+  return rounds;
+}
+
+void Muon::CopyParts(const Round& round, const Tensor& buffer, bool to_buffer,
+                     Stream& stream) const {
+  int64_t offset = 0;
+  for (const auto& of_owner : round) {
+    for (const MuonMatrix* matrix : of_owner) {
+      const Tensor gradient = Flat(matrix->gradient);
+      const Tensor place = buffer.Rows(offset, offset + gradient.elements());
+      offset += gradient.elements();
+      Launch(stream, to_buffer ? Copy{.x = gradient, .y = place} : Copy{.x = place, .y = gradient});
     }
+  }
+}
+
+absl::Status Muon::Run(const Round& round, Stream& stream, Arena& arena) {
+  ArenaScope scope(arena);
+  const int ranks = tensor_.size();
+  const MuonMatrix* any = nullptr;
+  int64_t all = 0;  // matrices of the round
+  for (const auto& of_owner : round) {
+    all += of_owner.size();
+    if (!of_owner.empty()) any = of_owner[0];
+  }
+  const DType dtype = any->gradient.dtype();
+  const int dim = any->part.dim;
+  const int64_t part_elements = any->gradient.elements();
+  const int64_t owned = round[tensor_.rank()].size();
+  orthogonalized_ += owned;
+
+  // [all, part] for the owners in their order, and [ranks, owned, part] from the ranks.
+  const Tensor mine = arena.New(dtype, {all * part_elements});
+  const Tensor parts = arena.New(dtype, {ranks * owned * part_elements});
+  std::vector<int64_t> to_owners;
+  for (const auto& of_owner : round) to_owners.push_back(of_owner.size() * part_elements);
+  const std::vector<int64_t> from_ranks(ranks, owned * part_elements);
+  CopyParts(round, mine, /*to_buffer=*/true, stream);
+  FATHOM_RETURN_IF_ERROR(
+      tensor_.AllToAll(mine, to_owners, parts, from_ranks, stream).Wait(stream));
+  if (owned > 0) {
+    const Tensor batch = arena.New(dtype, {owned, any->shape[0], any->shape[1]});
+    const auto each_part = [&](bool to_batch) {
+      for (int64_t k = 0; k < ranks * owned; ++k) {
+        const Tensor part = parts.Rows(k * part_elements, (k + 1) * part_elements)
+                                .Reshape(any->gradient.shape());
+        const Tensor place =
+            PartOf(MatrixOf(batch, k % owned), dim, ranks, static_cast<int>(k / owned));
+        Launch(stream, to_batch ? Copy{.x = part, .y = place} : Copy{.x = place, .y = part});
+      }
+    };
+    each_part(/*to_batch=*/true);
+    NewtonSchulz(stream, arena, batch, config_.newton_schulz_steps);
+    each_part(/*to_batch=*/false);
+  }
+  FATHOM_RETURN_IF_ERROR(
+      tensor_.AllToAll(parts, from_ranks, mine, to_owners, stream).Wait(stream));
+  CopyParts(round, mine, /*to_buffer=*/false, stream);
+  return absl::OkStatus();
+}
+
+absl::Status Muon::Orthogonalize(Stream& stream, Arena& arena, const Tensor& step) {
+  for (const MuonMatrix& matrix : matrices_) {
+    if (matrix.momentum.absent()) continue;
+    const Tensor gradient = Flat(matrix.gradient);
+    Launch(stream, MuonMomentum{.gradient = gradient,
+                                .step = step,
+                                .mu = config_.momentum,
+                                .momentum = Flat(matrix.momentum),
+                                .direction = gradient});
+  }
+  for (const Round& round : rounds_) FATHOM_RETURN_IF_ERROR(Run(round, stream, arena));
+  return absl::OkStatus();
+}
+
+void Muon::Apply(Stream& stream, const Tensor& step) const {
+  for (const MuonMatrix& matrix : matrices_) {
+    const int64_t larger = std::max(matrix.shape[0], matrix.shape[1]);
+    Launch(stream, MuonApply{.direction = Flat(matrix.gradient),
+                             .step = step,
+                             .decay = config_.weight_decay,
+                             .factor = 0.2 * std::sqrt(static_cast<double>(larger)),
+                             .weight = Flat(matrix.weight)});
   }
 }
 

@@ -4,14 +4,20 @@
 
 #include "core/arena.h"
 #include "core/job.h"
+#include "parallel/communicator.h"
+#include "parallel/data/parameter_layout.h"
+#include "runtime/model/parameters.h"
 
 namespace fathom {
 
-// A hidden matrix under Muon. All tensors are [rows, columns] of one dtype.
+// A hidden matrix under Muon. Tensors are of this rank's part of it, of one dtype.
 struct MuonMatrix {
+  Shape shape;      // of the whole matrix
+  TensorPart part;  // which tensor ranks hold equal parts of
+  MatrixOwner owner;
   Tensor weight;
   Tensor gradient;
-  Tensor momentum;
+  Tensor momentum;  // absent where only the owner's data rank keeps it
 };
 
 // Muon (Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024), with the
@@ -19,17 +25,41 @@ struct MuonMatrix {
 //   momentum = mu * momentum + g,  direction = g + mu * momentum
 //   O = NewtonSchulz(direction)
 //   w = w * (1 - lr * decay) - lr * 0.2 * sqrt(max(rows, columns)) * O
-// Matrices of equal shape are taken together, in batches of bounded size.
+// Each matrix is orthogonalised whole, by its owner: the tensor ranks of the owner's data rank send
+// their parts of the direction to it and get their parts of O back. Matrices of equal shape are
+// taken together, in rounds of bounded size.
 class Muon {
  public:
-  Muon(const OptimizerConfig& config, std::vector<MuonMatrix> matrices);
+  // `data_rank`: of this rank. `tensor` outlives the object.
+  Muon(const OptimizerConfig& config, std::vector<MuonMatrix> matrices, int data_rank,
+       Communicator& tensor);
 
-  // `step`: see kernels/optimizer.h. Scratch memory is taken from `arena` and given back.
-  void Step(Stream& stream, Arena& arena, const Tensor& step) const;
+  // Updates the momenta and, for the matrices that this rank's data rank owns, turns each gradient,
+  // already summed over all ranks, into this rank's part of O. Called by all tensor ranks. `step`:
+  // see kernels/optimizer.h. Scratch memory is taken from `arena` and given back.
+  absl::Status Orthogonalize(Stream& stream, Arena& arena, const Tensor& step);
+  // Updates all weights from O, which stands in the gradients.
+  void Apply(Stream& stream, const Tensor& step) const;
+
+  // How many matrices this rank orthogonalised so far.
+  int64_t orthogonalized() const { return orthogonalized_; }
 
  private:
+  // Matrices of one shape that are orthogonalised at the same time: by each tensor rank, those that
+  // it owns.
+  using Round = std::vector<std::vector<const MuonMatrix*>>;
+
+  std::vector<Round> MakeRounds() const;
+  absl::Status Run(const Round& round, Stream& stream, Arena& arena);
+  // Copies between the gradients of a round's matrices, in the order of their owners, and a buffer.
+  void CopyParts(const Round& round, const Tensor& buffer, bool to_buffer, Stream& stream) const;
+
   OptimizerConfig config_;
-  std::vector<std::vector<MuonMatrix>> batches_;  // of one shape each
+  std::vector<MuonMatrix> matrices_;
+  int data_rank_;
+  Communicator& tensor_;
+  std::vector<Round> rounds_;
+  int64_t orthogonalized_ = 0;
 };
 
 // x [batch, rows, columns] becomes about U V^T, with U S V^T the singular value decomposition of

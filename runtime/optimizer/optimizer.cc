@@ -1,5 +1,7 @@
 #include "runtime/optimizer/optimizer.h"
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "core/status.h"
@@ -8,76 +10,146 @@
 
 namespace fathom {
 
-Optimizer::Optimizer(const OptimizerConfig& config, const ParameterTable& table)
-    : config_(config), table_(table) {}
+Optimizer::Optimizer(const OptimizerConfig& config, const OptimizerSharing& sharing,
+                     const ParameterTable& table, RankGroups& groups)
+    : config_(config), sharing_(sharing), table_(table), groups_(groups) {}
 
 bool Optimizer::UsesMuon(const Parameter& parameter) const {
   return config_.muon && parameter.spec.role == ParameterRole::kMatrix;
 }
 
-absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(const OptimizerConfig& config,
-                                                             const ParameterTable& table,
-                                                             Device& device, Stream& stream) {
-  std::unique_ptr<Optimizer> optimizer(new Optimizer(config, table));
-  int64_t elements = 0;
-  for (const Parameter& parameter : table.all()) {
-    elements += (optimizer->UsesMuon(parameter) ? 1 : 2) * parameter.master.elements();
-  }
-  const DType dtype = table.gradients().dtype();
-  FATHOM_ASSIGN_OR_RETURN(optimizer->state_buffer_,
-                          Buffer::Allocate(device, elements * SizeOf(dtype)));
-  FATHOM_ASSIGN_OR_RETURN(optimizer->scalars_,
-                          Buffer::Allocate(device, (kStepScalars + 1) * sizeof(double)));
-  optimizer->step_ = optimizer->scalars_.View(0, DType::kFloat64, {kStepScalars});
-  optimizer->squared_norm_ =
-      optimizer->scalars_.View(kStepScalars * sizeof(double), DType::kFloat64, {1});
+ElementRange Optimizer::Kept(const ParameterBucket& bucket) const {
+  return sharing_.shard_state ? bucket.OwnedBy(groups_.data().rank()) : bucket.elements;
+}
 
-  std::vector<MuonMatrix> matrices;
-  int64_t offset = 0;
-  const auto add_state = [&](const Parameter& parameter, const char* suffix) {
-    const Tensor tensor = optimizer->state_buffer_.View(offset, dtype, parameter.spec.shape);
-    offset += tensor.bytes();
-    optimizer->state_.push_back({absl::StrCat(parameter.spec.name, ".", suffix), tensor});
-    return tensor;
-  };
-  for (const Parameter& parameter : table.all()) {
-    if (optimizer->UsesMuon(parameter)) {
-      matrices.push_back({parameter.master, parameter.gradient, add_state(parameter, "momentum")});
-    } else {
-      const Shape flat{parameter.master.elements()};
-      const Tensor first = add_state(parameter, "first").Reshape(flat);
-      const Tensor second = add_state(parameter, "second").Reshape(flat);
-      optimizer->adam_.push_back({&parameter, first, second});
+template <class Visit>
+void Optimizer::VisitKept(Visit visit) const {
+  const ParameterLayout& layout = table_.layout();
+  for (size_t i = 0; i < table_.all().size(); ++i) {
+    const Parameter& parameter = table_.all()[i];
+    const int64_t begin = layout.offsets[i];
+    const int64_t end = begin + parameter.master.elements();
+    for (const ParameterBucket& bucket : layout.buckets) {
+      const ElementRange kept = Kept(bucket);
+      const ElementRange elements{std::max(begin, kept.begin), std::min(end, kept.end)};
+      if (elements.size() > 0) visit(parameter, begin, elements);
     }
   }
-  optimizer->muon_ = std::make_unique<Muon>(config, std::move(matrices));
-  Launch(stream, Fill{.value = 0, .y = optimizer->state_buffer_.View(0, dtype, {elements})});
+}
+
+absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(
+    const OptimizerConfig& config, const OptimizerSharing& sharing, const ParameterTable& table,
+    RankGroups& groups, Device& device, Stream& stream) {
+  std::unique_ptr<Optimizer> optimizer(new Optimizer(config, sharing, table, groups));
+  int64_t state_elements = 0;
+  optimizer->VisitKept([&](const Parameter& parameter, int64_t, const ElementRange& elements) {
+    state_elements += (optimizer->UsesMuon(parameter) ? 1 : 2) * elements.size();
+  });
+  const DType dtype = table.gradients().dtype();
+  FATHOM_ASSIGN_OR_RETURN(optimizer->state_buffer_,
+                          Buffer::Allocate(device, state_elements * SizeOf(dtype)));
+  FATHOM_ASSIGN_OR_RETURN(optimizer->scalars_,
+                          Buffer::Allocate(device, kStepScalars * sizeof(double)));
+  optimizer->step_ = optimizer->scalars_.View(0, DType::kFloat64, {kStepScalars});
+
+  int64_t offset = 0;
+  std::map<const Parameter*, Tensor> momenta;
+  optimizer->VisitKept(
+      [&](const Parameter& parameter, int64_t begin, const ElementRange& elements) {
+        const auto add_state = [&](const char* suffix) {
+          const Tensor tensor =
+              optimizer->state_buffer_.View(offset, dtype, Shape{elements.size()});
+          offset += tensor.bytes();
+          optimizer->state_.push_back({absl::StrCat(parameter.spec.name, ".", suffix),
+                                       &parameter,
+                                       {elements.begin - begin, elements.end - begin},
+                                       tensor});
+          return tensor;
+        };
+        if (optimizer->UsesMuon(parameter)) {
+          momenta[&parameter] = add_state("momentum");
+        } else {
+          const Tensor first = add_state("first");
+          optimizer->adam_.push_back({&parameter, elements, first, add_state("second")});
+        }
+      });
+  std::vector<MuonMatrix> matrices;
+  for (size_t i = 0; i < table.all().size(); ++i) {
+    const Parameter& parameter = table.all()[i];
+    if (!optimizer->UsesMuon(parameter)) continue;
+    matrices.push_back({.shape = parameter.spec.shape,
+                        .part = parameter.spec.part,
+                        .owner = table.layout().owners[i],
+                        .weight = parameter.master,
+                        .gradient = parameter.gradient,
+                        .momentum = momenta[&parameter]});
+  }
+  optimizer->muon_ = std::make_unique<Muon>(config, std::move(matrices), groups.data().rank(),
+                                            groups.tensor());
+  Launch(stream,
+         Fill{.value = 0, .y = optimizer->state_buffer_.View(0, dtype, Shape{state_elements})});
   Launch(stream, Fill{.value = 0, .y = optimizer->step_});
   return optimizer;
 }
 
-void Optimizer::Step(Stream& stream, Arena& arena, double learning_rate, const Tensor& loss) {
+void Optimizer::AddSquaredNorm(Stream& stream, const Tensor& sum) const {
+  for (const ParameterBucket& bucket : table_.layout().buckets) {
+    if (bucket.role == UnitRole::kVectors && groups_.tensor().rank() != 0) continue;
+    const ElementRange owned = bucket.OwnedBy(groups_.data().rank());
+    if (owned.size() == 0) continue;
+    Launch(stream, SumOfSquares{.x = table_.gradients().Rows(owned.begin, owned.end), .sum = sum});
+  }
+}
+
+absl::Status Optimizer::Step(Stream& stream, Arena& arena, double learning_rate,
+                             const Tensor& totals) {
+  const int64_t last = totals.elements() - 1;
+  const Tensor squared_norm = totals.Rows(last, last + 1);
+  Launch(stream, Fill{.value = 0, .y = squared_norm});
+  AddSquaredNorm(stream, squared_norm);
+  FATHOM_RETURN_IF_ERROR(
+      groups_.world().AllReduce(totals, ReduceOp::kSum, stream).Wait(stream));
   learning_rate_ = learning_rate;
   stream.CopyToDevice(&learning_rate_, step_.Rows(kLearningRate, kLearningRate + 1));
-  Launch(stream, Fill{.value = 0, .y = squared_norm_});
-  Launch(stream, SumOfSquares{.x = table_.gradients(), .sum = squared_norm_});
-  Launch(stream,
-         PrepareStep{
-             .squared_norm = squared_norm_, .loss = loss, .clip = config_.clip, .step = step_});
-  for (const Moments& moments : adam_) {
-    const Shape flat{moments.parameter->master.elements()};
-    Launch(stream, AdamW{.gradient = moments.parameter->gradient.Reshape(flat),
+  Launch(stream, PrepareStep{.squared_norm = squared_norm,
+                             .loss = totals.Rows(0, last),
+                             .clip = config_.clip,
+                             .step = step_});
+  for (const AdamPiece& piece : adam_) {
+    Launch(stream, AdamW{.gradient = table_.gradients().Rows(piece.elements.begin, piece.elements.end),
                          .step = step_,
-                         .decay = moments.parameter->decayed() ? config_.weight_decay : 0,
+                         .decay = piece.parameter->decayed() ? config_.weight_decay : 0,
                          .beta1 = config_.beta1,
                          .beta2 = config_.beta2,
                          .epsilon = config_.epsilon,
-                         .first = moments.first,
-                         .second = moments.second,
-                         .weight = moments.parameter->master.Reshape(flat)});
+                         .first = piece.first,
+                         .second = piece.second,
+                         .weight = table_.masters().Rows(piece.elements.begin, piece.elements.end)});
   }
-  muon_->Step(stream, arena, step_);
+  if (sharing_.shard_state) {
+    FATHOM_RETURN_IF_ERROR(Share(/*matrices=*/false, table_.masters(), stream));
+  }
+  FATHOM_RETURN_IF_ERROR(muon_->Orthogonalize(stream, arena, step_));
+  FATHOM_RETURN_IF_ERROR(Share(/*matrices=*/true, table_.gradients(), stream));
+  muon_->Apply(stream, step_);
   table_.RoundWeights(stream);
+  return absl::OkStatus();
+}
+
+absl::Status Optimizer::Share(bool matrices, const Tensor& all, Stream& stream) {
+  Communicator& data = groups_.data();
+  if (data.size() == 1) return absl::OkStatus();
+  std::vector<Completion> pending;
+  for (const ParameterBucket& bucket : table_.layout().buckets) {
+    const bool of_muon = config_.muon && bucket.role == UnitRole::kMatrices;
+    if (of_muon != matrices) continue;
+    const ElementRange owned = bucket.OwnedBy(data.rank());
+    pending.push_back(data.AllGather(all.Rows(owned.begin, owned.end),
+                                     all.Rows(bucket.elements.begin, bucket.elements.end), stream,
+                                     bucket.counts));
+  }
+  for (Completion& completion : pending) FATHOM_RETURN_IF_ERROR(completion.Wait(stream));
+  return absl::OkStatus();
 }
 
 }  // namespace fathom

@@ -28,12 +28,12 @@ class OptimizerTest : public ::testing::Test {
         parameter.weight.data<double>()[i] = NormalAt(3, HashName(parameter.spec.name), i);
       }
     }
-    loss_ = arena_.New(DType::kFloat64, {1});
-    loss_.data<double>()[0] = 1;
+    totals_ = arena_.New(DType::kFloat64, {2});
+    totals_.data<double>()[0] = 1;
   }
 
   void MakeOptimizer(const OptimizerConfig& config) {
-    auto optimizer = Optimizer::Create(config, table_, device_, *stream_);
+    auto optimizer = Optimizer::Create(config, {}, table_, *groups_, device_, *stream_);
     FATHOM_CHECK(optimizer.ok());
     optimizer_ = *std::move(optimizer);
   }
@@ -46,9 +46,10 @@ class OptimizerTest : public ::testing::Test {
   std::unique_ptr<Stream> stream_;
   Arena arena_;
   ParameterTable table_;
+  std::unique_ptr<RankGroups> groups_ = RankGroups::Alone();
   const Parameter *matrix_, *embedding_, *norm_, *router_, *scale_;
   std::unique_ptr<Optimizer> optimizer_;
-  Tensor loss_;
+  Tensor totals_;  // the loss, and room for the squared norm
 };
 
 TEST_F(OptimizerTest, DecayAloneShrinksMatricesAndNothingElse) {
@@ -57,7 +58,7 @@ TEST_F(OptimizerTest, DecayAloneShrinksMatricesAndNothingElse) {
   for (const Parameter& parameter : table_.all()) {
     before[parameter.spec.name] = Values(parameter.weight);
   }
-  optimizer_->Step(*stream_, arena_, /*learning_rate=*/0.1, loss_);
+  ASSERT_TRUE(optimizer_->Step(*stream_, arena_, /*learning_rate=*/0.1, totals_).ok());
   for (const Parameter* decayed : {matrix_, embedding_}) {
     const std::vector<double> after = Values(decayed->weight);
     for (size_t i = 0; i < after.size(); ++i) {
@@ -79,7 +80,7 @@ TEST_F(OptimizerTest, MuonsUpdateHasTheDocumentedSize) {
     matrix_->gradient.data<double>()[i] = NormalAt(4, 9, i);
   }
   const std::vector<double> before = Values(matrix_->weight);
-  optimizer_->Step(*stream_, arena_, 0.5, loss_);
+  ASSERT_TRUE(optimizer_->Step(*stream_, arena_, 0.5, totals_).ok());
   double sum = 0;
   for (int64_t i = 0; i < 64 * 16; ++i) {
     sum += std::pow(matrix_->weight.data<double>()[i] - before[i], 2);
@@ -138,12 +139,12 @@ TEST_F(OptimizerTest, ALossThatIsNotFiniteChangesNothing) {
   for (int64_t i = 0; i < table_.gradients().elements(); ++i) {
     table_.gradients().data<double>()[i] = 0.1 * NormalAt(4, 9, i);
   }
-  optimizer_->Step(*stream_, arena_, 0.1, loss_);
+  ASSERT_TRUE(optimizer_->Step(*stream_, arena_, 0.1, totals_).ok());
   std::vector<std::vector<double>> before;
   for (const Parameter& parameter : table_.all()) before.push_back(Values(parameter.weight));
   for (const auto& state : optimizer_->state()) before.push_back(Values(state.tensor));
-  loss_.data<double>()[0] = NAN;
-  optimizer_->Step(*stream_, arena_, 0.1, loss_);
+  totals_.data<double>()[0] = NAN;
+  ASSERT_TRUE(optimizer_->Step(*stream_, arena_, 0.1, totals_).ok());
   std::vector<std::vector<double>> after;
   for (const Parameter& parameter : table_.all()) after.push_back(Values(parameter.weight));
   for (const auto& state : optimizer_->state()) after.push_back(Values(state.tensor));

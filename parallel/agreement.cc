@@ -1,0 +1,32 @@
+#include "parallel/agreement.h"
+
+#include <cstring>
+#include <vector>
+
+#include "core/status.h"
+
+namespace fathom {
+
+absl::StatusOr<std::string> FromFirstRank(Communicator& world, Stream& stream,
+                                          const absl::StatusOr<std::string>& mine) {
+  const bool first = world.rank() == 0;
+  std::string text;
+  if (first) text = mine.ok() ? *mine : std::string(mine.status().message());
+  int64_t header[] = {static_cast<int64_t>(mine.status().code()),
+                      static_cast<int64_t>(text.size())};
+  FATHOM_RETURN_IF_ERROR(
+      world.Broadcast(Tensor(header, DType::kInt64, {2}), 0, stream).Wait(stream));
+  // Characters travel as whole words.
+  const int64_t words = (header[1] + 3) / 4;
+  std::vector<int32_t> buffer(words + 1);
+  if (first) std::memcpy(buffer.data(), text.data(), text.size());
+  if (words > 0) {
+    FATHOM_RETURN_IF_ERROR(
+        world.Broadcast(Tensor(buffer.data(), DType::kInt32, {words}), 0, stream).Wait(stream));
+  }
+  text.assign(reinterpret_cast<const char*>(buffer.data()), header[1]);
+  if (header[0] == static_cast<int64_t>(absl::StatusCode::kOk)) return text;
+  return absl::Status(static_cast<absl::StatusCode>(header[0]), text);
+}
+
+}  // namespace fathom
