@@ -59,6 +59,13 @@ nlohmann::ordered_json ModelJson(const Job& job) {
           {"document_mask", job.data.document_mask}};
 }
 
+nlohmann::ordered_json ParallelJson(const ParallelConfig& parallel) {
+  return {{"tensor", parallel.tensor},
+          {"pipeline", parallel.pipeline},
+          {"data", parallel.data},
+          {"ranks", parallel.tensor * parallel.pipeline * parallel.data}};
+}
+
 struct Inspection {
   ParameterCounts parameters;
   FlopsPerToken flops;
@@ -72,6 +79,7 @@ void PrintJson(const Job& job, const Inspection& inspection) {
       {"plan", ShortForm(job.model.plan.segments)},
       {"layers", job.model.plan.layers.size()},
       {"model", ModelJson(job)},
+      {"parallel", ParallelJson(job.parallel)},
       {"parameters",
        {{"total", inspection.parameters.total}, {"active", inspection.parameters.active}}},
       {"flops_per_token",
