@@ -27,6 +27,7 @@ const std::atomic<int>& WatchStopSignals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGUSR1);
   // Threads started from here on inherit this.
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::thread(WaitForSignals, signals).detach();
