@@ -78,23 +78,37 @@ ParameterCounts CountParameters(const ModelConfig& model) {
   return counts;
 }
 
-LayerFlops CountLayerFlops(const ModelConfig& model, int64_t sequence_length) {
+double SelectedPairs(double pairs, int64_t length, int64_t selected) {
+  FATHOM_CHECK(0 <= selected && selected <= length);
+  const double k = static_cast<double>(selected);
+  const double whole = static_cast<double>(length);
+  if (length == 1) return k;
+  // The share of pairs of different tokens that documents leave is exactly 1 for one document.
+  return k + (pairs - whole) / (whole * (whole - 1) / 2) * (k * (k - 1) / 2);
+}
+
+LayerFlops CountLayerFlops(const ModelConfig& model, int64_t sequence_length,
+                           std::optional<double> pairs) {
   FATHOM_CHECK(sequence_length > 0);
   const double length = static_cast<double>(sequence_length);
+  const double sequence_pairs = pairs.value_or(length * (length + 1) / 2);
   const double linear = 2 * LayerMatrixElements(model);
-  const double pair = PairFlops(model);
   LayerFlops flops;
   for (const PlannedLayer& layer : model.plan.layers) {
-    const double selected = static_cast<double>(sequence_length / layer.spec.sparsity);
+    const int64_t selected = sequence_length / layer.spec.sparsity;
     const double router = layer.spec.kind == LayerKind::kSparse ? 2.0 * model.d : 0;
-    flops.layers.push_back((linear * selected + pair * selected * (selected + 1) / 2) / length +
+    flops.layers.push_back((linear * static_cast<double>(selected) +
+                            PairFlops(model) *
+                                SelectedPairs(sequence_pairs, sequence_length, selected)) /
+                               length +
                            router);
   }
   flops.head = 2.0 * model.d * model.vocabulary;
   return flops;
 }
 
-FlopsPerToken CountFlopsPerToken(const ModelConfig& model, int64_t sequence_length) {
+FlopsPerToken CountFlopsPerToken(const ModelConfig& model, int64_t sequence_length,
+                                 std::optional<double> pairs) {
   FATHOM_CHECK(sequence_length > 0);
   const double length = static_cast<double>(sequence_length);
   const double linear = 2 * LayerMatrixElements(model);
@@ -103,7 +117,7 @@ FlopsPerToken CountFlopsPerToken(const ModelConfig& model, int64_t sequence_leng
     const double sparsity = static_cast<double>(layer.spec.sparsity);
     flops.paper_forward += linear / sparsity + PairFlops(model) * length / (sparsity * sparsity);
   }
-  const LayerFlops exact = CountLayerFlops(model, sequence_length);
+  const LayerFlops exact = CountLayerFlops(model, sequence_length, pairs);
   for (const double layer : exact.layers) flops.exact_forward += layer;
   flops.exact_forward += exact.head;
   flops.exact_training = 3 * flops.exact_forward;

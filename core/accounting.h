@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,21 +34,37 @@ struct FlopsPerToken {
   // Convention "paper": forward, attention over the full square of each sequence, layers only (no
   // head, no router); of a sparse layer 1/K of the linear work and (L/K)^2 of the attention.
   double paper_forward = 0;
-  // Convention "exact": causal attention as executed, k(k+1)/2 pairs of the k = floor(L/K) selected
-  // tokens of a sequence; linear work on exactly k tokens; the head and the routers.
+  // Convention "exact": causal attention as executed, within documents, with the SelectedPairs of
+  // the k = floor(L/K) tokens that a layer sees; linear work on exactly k tokens; the head and the
+  // routers.
   double exact_forward = 0;
   // Forward and backward; recomputation is not counted.
   double exact_training = 0;
 };
 
-// For sequences of `sequence_length` tokens, with the selection of training (top-k).
-FlopsPerToken CountFlopsPerToken(const ModelConfig& model, int64_t sequence_length);
+// The query-key pairs of causal attention among the tokens that a layer sees of one sequence: k of
+// its L, when `pairs` are those among all L (the sum of l(l+1)/2 over its documents). Exact for
+// k = L and for a sequence of one document, where it is k(k+1)/2. For others it is the expected
+// number when every set of k tokens is equally likely:
+//   k + k(k-1) / (L(L-1)) * (pairs - L),
+// the chance that two different tokens are both selected, times the pairs of such tokens. How many
+// there really are depends on the selection, which only the device knows; costs are counted from
+// what the host knows, so that they are the same for every run on the same data.
+double SelectedPairs(double pairs, int64_t length, int64_t selected);
 
-// Forward FLOPs per token in the exact convention, by what computes them: for balancing.
+// For sequences of `sequence_length` tokens, with the selection of training (top-k). `pairs`: the
+// query-key pairs of causal attention within the documents of a sequence, or their mean over
+// several sequences; by default each sequence is one document. Convention "paper" knows no
+// documents.
+FlopsPerToken CountFlopsPerToken(const ModelConfig& model, int64_t sequence_length,
+                                 std::optional<double> pairs = std::nullopt);
+
+// Forward FLOPs per token in the exact convention, by what computes them.
 struct LayerFlops {
   std::vector<double> layers;
   double head = 0;
 };
-LayerFlops CountLayerFlops(const ModelConfig& model, int64_t sequence_length);
+LayerFlops CountLayerFlops(const ModelConfig& model, int64_t sequence_length,
+                           std::optional<double> pairs = std::nullopt);
 
 }  // namespace fathom

@@ -1,7 +1,9 @@
 #include "core/accounting.h"
 
+#include <bit>
 #include <cmath>
 #include <map>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -103,6 +105,78 @@ TEST(AccountingTest, ExactCountIsThatOfTheLoops) {
       const double loops = CountByLoops(model, length);
       EXPECT_NEAR(flops.exact_forward / loops, 1, 1e-12) << name << " " << length;
       EXPECT_NEAR(flops.exact_training / loops, 3, 1e-12) << name << " " << length;
+    }
+  }
+}
+
+double Pairs(const std::vector<int64_t>& lengths) {
+  double pairs = 0;
+  for (const int64_t length : lengths) pairs += static_cast<double>(length * (length + 1) / 2);
+  return pairs;
+}
+
+TEST(AccountingTest, SelectedPairsAreTheMeanOverAllSelections) {
+  const std::vector<std::vector<int64_t>> packings = {
+      {10}, {3, 1, 6}, {5, 5}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {1}};
+  for (const std::vector<int64_t>& lengths : packings) {
+    std::vector<size_t> document_of;
+    for (size_t d = 0; d < lengths.size(); ++d)
+      document_of.insert(document_of.end(), lengths[d], d);
+    const int64_t length = document_of.size();
+    std::map<int64_t, double> pairs, selections;  // by k
+    for (uint32_t chosen = 0; chosen < 1u << length; ++chosen) {
+      const int64_t k = std::popcount(chosen);
+      ++selections[k];
+      for (int64_t i = 0; i < length; ++i) {
+        for (int64_t j = 0; j <= i; ++j) {
+          const bool both = (chosen >> i & 1) != 0 && (chosen >> j & 1) != 0;
+          pairs[k] += both && document_of[i] == document_of[j];
+        }
+      }
+    }
+    for (int64_t k = 0; k <= length; ++k) {
+      EXPECT_NEAR(SelectedPairs(Pairs(lengths), length, k), pairs[k] / selections[k], 1e-12)
+          << lengths.size() << " documents, k " << k;
+    }
+  }
+}
+
+TEST(AccountingTest, DocumentsByHand) {
+  // d 8, H*h 4, G*h 2, F 6, V 10; layers D and S2; L = 8 as documents of 5 and 3.
+  ModelConfig model;
+  model.d = 8;
+  model.heads = 2;
+  model.kv_heads = 1;
+  model.head_dim = 2;
+  model.ffn = 6;
+  model.vocabulary = 10;
+  model.plan = MakeLayerPlan({{.repeat = 1, .layer = {LayerKind::kDense, 1}, .group = {}},
+                              {.repeat = 1, .layer = {LayerKind::kSparse, 2}, .group = {}}},
+                             model.reset_every);
+  // Each token: 2 * (8*4 + 8*2 + 8*2 + 4*8 + 3*8*6) = 480 of linear work, 160 of the head, and 16
+  // of the router. A pair: for 2 heads of 2 dimensions 2 multiply-adds each, 16.
+  // 15 + 6 = 21 pairs of 8 tokens, 13 of them of different tokens. Of these, 4 selected of 8 keep
+  // 4*3 / (8*7) = 3/14, so 4 + 13 * 3/14 pairs.
+  const double documents =
+      8 * 480 + 16 * 21 + 8 * 16 + 4 * 480 + 16 * (4 + 13 * 3 / 14.0) + 8 * 160;
+  EXPECT_NEAR(CountFlopsPerToken(model, 8, 21).exact_forward, documents / 8, 1e-12);
+  EXPECT_NEAR(CountFlopsPerToken(model, 8, 21).exact_training, 3 * documents / 8, 1e-12);
+  // One document: 36 pairs, and 10 of the selected.
+  const double whole = 8 * 480 + 16 * 36 + 8 * 16 + 4 * 480 + 16 * 10 + 8 * 160;
+  EXPECT_EQ(CountFlopsPerToken(model, 8).exact_forward, whole / 8);
+}
+
+TEST(AccountingTest, OneDocumentIsTheWholeSequence) {
+  for (const std::string name : {"toy_xmod", "936m_dense", "936m_xmod_a4k8", "1650m_xmod_a3k16"}) {
+    const ModelConfig model = Model(name);
+    for (const int64_t length : {257, 4096, 32768, 1000003}) {
+      const FlopsPerToken one = CountFlopsPerToken(model, length, Pairs({length}));
+      const FlopsPerToken whole = CountFlopsPerToken(model, length);
+      EXPECT_EQ(one.exact_forward, whole.exact_forward) << name << " " << length;
+      EXPECT_EQ(one.exact_training, whole.exact_training) << name << " " << length;
+      const FlopsPerToken two = CountFlopsPerToken(model, length, Pairs({length / 2, length / 2}));
+      EXPECT_LT(two.exact_training, whole.exact_training);
+      EXPECT_EQ(two.paper_forward, whole.paper_forward);
     }
   }
 }

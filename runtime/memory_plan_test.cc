@@ -45,6 +45,34 @@ TEST(MemoryPlan, ExecutedFlopsAreTheExactConvention) {
   }
 }
 
+// The same of three sequences that documents divide.
+TEST(MemoryPlan, ExecutedFlopsCountTheDocuments) {
+  for (const Job& job : Jobs()) {
+    const std::unique_ptr<Device> device = NewDryDevice();
+    auto model = LanguageModel::Create(job.model, ComputeDType(job.train.precision), 50, *device,
+                                       /*with_gradients=*/true);
+    ASSERT_TRUE(model.ok());
+    Stream& stream = (*model)->stream();
+    HostBatch host = HostBatch::WholeSequences(3, 50);
+    host.segments = {0, 20, 50, 100, 101, 149, 150};
+    const double pairs = 210 + 465 + 1275 + 1 + 1176 + 1;
+    stream.ledger().Clear();
+    const MicroBatch batch = Upload(host, stream, (*model)->arena());
+    Pass pass = (*model)->stage().NewPass(stream, (*model)->arena(), batch);
+    pass.training = true;
+    pass.auxiliary_weight = 1e-3;
+    const Tensor losses = (*model)->arena().New(StatisticsDType((*model)->dtype()), {batch.rows()});
+    (*model)->stage().Forward(pass, batch);
+    (*model)->stage().Loss(pass, batch, 1, losses);
+    (*model)->stage().Backward(pass, batch);
+    const double whole = CountFlopsPerToken(job.model, 50).exact_training;
+    const double expected = CountFlopsPerToken(job.model, 50, pairs / 3).exact_training;
+    EXPECT_LT(expected, whole * 0.995);
+    const double executed = stream.ledger().total().matrix_flops / 150;
+    EXPECT_NEAR(executed, expected, 1e-9 * expected) << ShortForm(job.model.plan.segments);
+  }
+}
+
 TEST(MemoryPlan, ParametersAreThoseOfTheAccounting) {
   for (const Job& job : Jobs()) {
     ParameterTable table;

@@ -90,7 +90,6 @@ absl::Status Trainer::Start(bool resume) {
   FATHOM_RETURN_IF_ERROR(OpenRecords());
 
   const DType dtype = ComputeDType(job_.train.precision);
-  flops_per_token_ = CountFlopsPerToken(job_.model, job_.train.sequence_length).exact_training;
   FATHOM_ASSIGN_OR_RETURN(peak_flops_, MeasureMatMulRate(device, dtype));
   first_step_ = step_;
   batches_ = std::make_unique<Prefetcher>(*data_.train, share, job_.train.sequence_length,
@@ -219,6 +218,9 @@ absl::Status Trainer::TrainStep(int64_t step, double learning_rate) {
   FATHOM_RETURN_IF_ERROR(debug_->BeginStep(step));
   Launch(stream, Fill{.value = 0, .y = totals_});
   FATHOM_ASSIGN_OR_RETURN(const StepBatches* batches, batches_->Take());
+  flops_per_token_ = CountFlopsPerToken(job_.model, job_.train.sequence_length,
+                                        batches->pairs / job_.train.global_batch)
+                         .exact_training;
   // A batch without a label that counts has the loss 0.
   const double label_weight =
       1.0 / static_cast<double>(std::max<int64_t>(1, batches->counted_labels));

@@ -115,7 +115,7 @@ class Trainer {
   std::optional<double> validation_loss_;  // the last, under causal routing
   int64_t saved_step_ = -1;
   int64_t skipped_in_a_row_ = 0;
-  double flops_per_token_ = 0;  // exact convention, training
+  double flops_per_token_ = 0;  // of the last step's documents; exact convention, training
   double peak_flops_ = 0;       // of this device, measured
   double start_time_ = 0;
 };

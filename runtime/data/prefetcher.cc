@@ -34,8 +34,9 @@ absl::Status Prefetcher::Fill(int64_t step, StepBatches* batches) const {
     FATHOM_RETURN_IF_ERROR(
         sampler_.FillBatch(share_.FirstSequence(step, m), &batches->micro_batches[m]));
   }
-  batches->counted_labels =
-      sampler_.CountLabels((step - 1) * share_.global_batch, share_.global_batch);
+  const int64_t first = (step - 1) * share_.global_batch;
+  batches->counted_labels = sampler_.CountLabels(first, share_.global_batch);
+  batches->pairs = sampler_.CountPairs(first, share_.global_batch);
   return absl::OkStatus();
 }
 

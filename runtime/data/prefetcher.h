@@ -16,7 +16,9 @@ namespace fathom {
 // What a rank trains on in one step.
 struct StepBatches {
   std::vector<HostBatch> micro_batches;
-  int64_t counted_labels = 0;  // of the global batch, that is, of all ranks
+  // Of the global batch, that is, of all ranks:
+  int64_t counted_labels = 0;
+  double pairs = 0;  // query-key pairs of causal attention within documents
 };
 
 // Fills the micro-batches of the next step on a thread of its own while a step runs, so that a step

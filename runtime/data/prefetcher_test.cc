@@ -16,11 +16,15 @@ namespace {
 // Token t of the source is t, so a sample's first input tells which one it is.
 class CountingSource final : public TokenSource {
  public:
-  explicit CountingSource(int64_t tokens) : tokens_(tokens) {}
+  // With documents of `document` tokens, the last one shorter; by default it is one.
+  explicit CountingSource(int64_t tokens, int64_t document = 1 << 30)
+      : tokens_(tokens), document_(document) {}
   const std::string& path() const override { return path_; }
   int64_t tokens() const override { return tokens_; }
-  int64_t documents() const override { return 1; }
-  int64_t DocumentEnd(int64_t) const override { return tokens_; }
+  int64_t documents() const override { return (tokens_ + document_ - 1) / document_; }
+  int64_t DocumentEnd(int64_t document) const override {
+    return std::min(tokens_, (document + 1) * document_);
+  }
   int64_t vocabulary() const override { return 0; }
   void Read(int64_t begin, int64_t count, int32_t* out) const override {
     std::iota(out, out + count, static_cast<int32_t>(begin));
@@ -29,6 +33,7 @@ class CountingSource final : public TokenSource {
  private:
   std::string path_ = "counting.tokens";
   int64_t tokens_;
+  int64_t document_;
 };
 
 constexpr int64_t kLength = 3;
@@ -52,6 +57,7 @@ class PrefetcherTest : public ::testing::Test {
       steps.emplace_back();
       EXPECT_EQ(static_cast<int64_t>((*batches)->micro_batches.size()), share.micro_batches());
       EXPECT_EQ((*batches)->counted_labels, kGlobalBatch * kLength);
+      EXPECT_EQ((*batches)->pairs, kGlobalBatch * kLength * (kLength + 1) / 2);
       for (const HostBatch& batch : (*batches)->micro_batches) {
         for (int64_t b = 0; b < share.micro_batch; ++b) {
           const int32_t* tokens = &batch.tokens[b * kLength];
@@ -114,6 +120,35 @@ TEST_F(PrefetcherTest, RanksShareTheGlobalBatchWhateverTheLayoutAndTheRestart) {
         }
       }
     }
+  }
+}
+
+// Every rank knows how many labels count in the batches of all, and how many pairs attention has.
+TEST_F(PrefetcherTest, CountsTheDocumentsOfAllRanks) {
+  constexpr int64_t kLong = 9;
+  const CountingSource source(20 * kLong + 1, /*document=*/7);
+  Sampler sampler = *Sampler::Create(source, kLong, 1000, SampleOrder::kShuffled, 3);
+  ASSERT_TRUE(sampler.SeparateDocuments().ok());
+  for (int64_t step = 1; step <= 5; ++step) {
+    int64_t labels = 0, pairs = 0;  // added up over the ranks' batches
+    std::vector<int64_t> said_labels;
+    std::vector<double> said_pairs;
+    for (const int rank : {0, 1}) {
+      const BatchShare share = {
+          .global_batch = 8, .micro_batch = 2, .data_size = 2, .data_rank = rank};
+      Prefetcher prefetcher(sampler, share, kLong, step);
+      const StepBatches* batches = *prefetcher.Take();
+      said_labels.push_back(batches->counted_labels);
+      said_pairs.push_back(batches->pairs);
+      for (const HostBatch& batch : batches->micro_batches) {
+        for (const int32_t label : batch.labels) labels += label >= 0;
+        // A row sees as many rows as its position says, and itself.
+        for (const int32_t position : batch.positions) pairs += position + 1;
+      }
+    }
+    EXPECT_EQ(said_labels, std::vector<int64_t>(2, labels));
+    EXPECT_EQ(said_pairs, std::vector<double>(2, static_cast<double>(pairs)));
+    EXPECT_LT(pairs, 8 * kLong * (kLong + 1) / 2);
   }
 }
 

@@ -183,4 +183,19 @@ int64_t Sampler::CountLabels(int64_t consumed_sequences, int64_t sequences) cons
   return labels;
 }
 
+double Sampler::CountPairs(int64_t consumed_sequences, int64_t sequences) const {
+  double pairs = 0;
+  for (int64_t b = 0; b < sequences; ++b) {
+    std::vector<int64_t> borders = Borders(PlaceOf(consumed_sequences + b));
+    borders.push_back(sequence_length_);
+    int64_t begin = 0;
+    for (const int64_t border : borders) {
+      const double length = static_cast<double>(border - begin);
+      pairs += length * (length + 1) / 2;
+      begin = border;
+    }
+  }
+  return pairs;
+}
+
 }  // namespace fathom

@@ -65,6 +65,9 @@ class Sampler {
   absl::Status FillBatch(int64_t consumed_sequences, HostBatch* batch) const;
   // The labels that count in those samples, without reading their tokens.
   int64_t CountLabels(int64_t consumed_sequences, int64_t sequences) const;
+  // The query-key pairs of causal attention within their segments, the sum of l(l+1)/2 over the
+  // segments' lengths l, without reading their tokens.
+  double CountPairs(int64_t consumed_sequences, int64_t sequences) const;
 
  private:
   struct Part {

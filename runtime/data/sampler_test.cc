@@ -184,6 +184,7 @@ TEST(SamplerTest, SeparateDocuments) {
   EXPECT_EQ(batch.segments, HostBatch::WholeSequences(4, 4).segments);
   EXPECT_EQ(batch.positions, HostBatch::WholeSequences(4, 4).positions);
   EXPECT_EQ(sampler.CountLabels(0, 4), 16);
+  EXPECT_EQ(sampler.CountPairs(0, 4), 4 * 10);
 
   ASSERT_TRUE(sampler.SeparateDocuments().ok());
   for (int again = 0; again < 2; ++again) {
@@ -199,6 +200,10 @@ TEST(SamplerTest, SeparateDocuments) {
   EXPECT_EQ(sampler.CountLabels(0, 4), 11);
   EXPECT_EQ(sampler.CountLabels(1, 1), 3);
   EXPECT_EQ(sampler.CountLabels(3, 2), 3 + 2);
+  // Segments of 1, 2, 1; of 4; of 3, 1; and of 1, 3.
+  EXPECT_EQ(sampler.CountPairs(0, 4), 5 + 10 + 7 + 7);
+  EXPECT_EQ(sampler.CountPairs(1, 1), 10);
+  EXPECT_EQ(sampler.CountPairs(3, 2), 7 + 5);
 
   const CountingSource unknown(17);
   sampler = *Sampler::Create(unknown, 4, 100, SampleOrder::kSequential, 0);

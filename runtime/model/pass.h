@@ -20,7 +20,8 @@ struct Rows {
   Tensor count;          // [1] int32: rows in use, where only the device knows; absent: all m
   Tensor positions;      // [m] int32: original positions, for the rotary angles
   Tensor segments;       // [S + 1] int32: borders of sequences and documents among the rows
-  double pairs = 0;      // query-key pairs of attention over these rows, for the cost
+  // Query-key pairs of attention over these rows, for the cost; see SelectedPairs.
+  double pairs = 0;
 };
 
 enum class Routing {

@@ -1,5 +1,6 @@
 #include "runtime/model/sparse_block.h"
 
+#include "core/accounting.h"
 #include "kernels/elementwise.h"
 #include "kernels/gated_residual.h"
 #include "kernels/router.h"
@@ -91,7 +92,8 @@ void SparseBlock::Route(Pass& pass, SparseSaved& saved) const {
   rows.capacity = replayed                         ? pass.replay[layer_].dim(0)
                   : pass.routing == Routing::kTopK ? pass.sequences * k
                                                    : n;
-  rows.pairs = pass.sequences * (static_cast<double>(k) * (k + 1) / 2);
+  const double sequences = static_cast<double>(pass.sequences);
+  rows.pairs = sequences * SelectedPairs(pass.all.pairs / sequences, pass.length, k);
   rows.index = arena.New(DType::kInt32, {rows.capacity});
   rows.positions = arena.New(DType::kInt32, {rows.capacity});
   rows.segments = arena.New(DType::kInt32, pass.all.segments.shape());
