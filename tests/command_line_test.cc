@@ -9,11 +9,14 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <string>
 #include <vector>
 
+#include "core/accounting.h"
 #include "core/check.h"
 #include "core/file.h"
+#include "core/job.h"
 #include "nlohmann/json.hpp"
 #include "runtime/data/token_file.h"
 
@@ -226,6 +229,59 @@ TEST_F(CommandLine, TheDeepPlansTrain) {
     ASSERT_EQ(losses.size(), 20);
     EXPECT_NEAR(losses[0], std::log(257), 0.1);
     EXPECT_LT(losses[19], losses[0] - 1.5) << toy;
+  }
+}
+
+// What a pattern's group holds at its last match in a text.
+std::string Find(const std::string& text, const std::string& pattern) {
+  const std::regex regex(pattern);
+  std::string found;
+  for (std::sregex_iterator match(text.begin(), text.end(), regex), end; match != end; ++match) {
+    found = (*match)[1];
+  }
+  FATHOM_CHECK(!found.empty()) << "no " << pattern << " in " << text;
+  return found;
+}
+
+// What a run shows: tokens per second times FLOPs per token is its share of the peak, and the FLOPs
+// are those of its documents.
+TEST_F(CommandLine, UtilisationCountsTheDocuments) {
+  constexpr int64_t kLength = 2048, kDocument = 16;
+  auto writer = TokenFileWriter::Create(PosixFileSystem(), Path("documents.tokens"),
+                                        {.tokenizer = "bytes", .vocabulary = 257});
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  const std::vector<int32_t> document(kDocument, 7);
+  for (int64_t i = 0; i <= kLength / kDocument; ++i) {
+    ASSERT_TRUE((*writer)->Append(document.data(), kDocument).ok());
+    ASSERT_TRUE((*writer)->EndDocument().ok());
+  }
+  ASSERT_TRUE((*writer)->Finish().ok());
+  const auto job = ReadJob("launch/jobs/toy_dense.txtpb", {});
+  ASSERT_TRUE(job.ok()) << job.status();
+  const double whole = CountFlopsPerToken(job->model, kLength).exact_training;
+  const double apart =
+      CountFlopsPerToken(job->model, kLength, kLength * (kDocument + 1) / 2.0).exact_training;
+  ASSERT_GT(whole, 3 * apart);
+
+  for (const bool mask : {false, true}) {
+    std::filesystem::remove_all(Path("run"));
+    const Result run = Fathom("train " + Toy("toy_dense",
+                                             "--set train.steps=2 --set "
+                                             "train.sequence_length=2048 --set "
+                                             "train.global_batch=1 --set data.train=" +
+                                                 Path("documents.tokens") +
+                                                 (mask ? " --set data.document_mask=true" : "")));
+    ASSERT_EQ(run.status, 0) << run.output;
+    const std::string step = Find(run.output, "(step 2/2.*)");
+    const double thousands = step.find("k tok/s") != std::string::npos ? 1e3 : 1;
+    const double tokens = thousands * std::stod(Find(step, "([0-9.]+)k? tok/s"));
+    const double peak = std::stod(Find(run.output, "at ([0-9]+) GFLOP/s"));
+    const double percent = 100 * tokens * (mask ? apart : whole) / (peak * 1e9);
+    // All three are rounded: the share to one decimal, the peak to an integer.
+    EXPECT_NEAR(std::stod(Find(step, "util ([0-9.]+)%")), percent,
+                0.05 + percent * (0.005 + 0.5 / peak))
+        << "document_mask " << mask << "\n"
+        << run.output;
   }
 }
 
