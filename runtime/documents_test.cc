@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "core/cpu_device.h"
@@ -50,9 +51,18 @@ HostBatch Batch(const std::vector<int32_t>& tokens, const std::vector<int32_t>& 
 
 class DocumentsTest : public ::testing::Test {
  protected:
-  // The loss of every label, in FP64.
-  std::vector<double> Losses(LanguageModel& model, const HostBatch& host, Routing routing,
-                             bool training) {
+  // What a forward pass gives, in FP64.
+  struct Result {
+    std::vector<double> losses;  // of every label
+    std::vector<double> hidden;  // [n, d]: what the head makes the logits of, row by row
+    std::vector<std::vector<int32_t>> selections;      // of the sparse layers, and the logits that
+    std::vector<std::vector<double>> adjusted_logits;  // they were made by
+  };
+  template <class T>
+  static std::vector<T> Values(const Tensor& tensor) {
+    return std::vector<T>(tensor.data<T>(), tensor.data<T>() + tensor.elements());
+  }
+  Result Forward(LanguageModel& model, const HostBatch& host, Routing routing, bool training) {
     Arena& arena = model.arena();
     ArenaScope scope(arena);
     const MicroBatch batch = Upload(host, model.stream(), arena);
@@ -61,9 +71,17 @@ class DocumentsTest : public ::testing::Test {
     pass.training = training;
     const Tensor losses = arena.New(StatisticsDType(model.dtype()), {batch.rows()});
     model.stage().Forward(pass, batch);
+    Result result{.hidden = Values<double>(pass.residual)};
+    for (const Tensor& index : pass.selections) {
+      result.selections.push_back(Values<int32_t>(index));
+    }
+    for (const Tensor& z : pass.adjusted_logits) {
+      result.adjusted_logits.push_back(Values<double>(z));
+    }
     model.stage().Loss(pass, batch, /*loss_weight=*/0, losses);
     EXPECT_TRUE(model.stream().Synchronize().ok());
-    return std::vector<double>(losses.data<double>(), losses.data<double>() + losses.elements());
+    result.losses = Values<double>(losses);
+    return result;
   }
 
   std::unique_ptr<LanguageModel> Model(bool sparse) {
@@ -85,31 +103,38 @@ class DocumentsTest : public ::testing::Test {
     std::vector<int32_t> changed = tokens;
     for (int32_t i = 0; i < kFirst; ++i) changed[i] = (tokens[i] + 1 + i) % 61;
     const std::vector<int32_t> packed = {0, kFirst, kLength};
-    const auto losses = Losses(*model, Batch(tokens, packed, 1), routing, training);
-    const auto after = Losses(*model, Batch(changed, packed, 1), routing, training);
-    const auto joined = Losses(*model, Batch(tokens, {0, kLength}, 1), routing, training);
-    const auto first =
-        Losses(*model, Batch({tokens.begin(), tokens.begin() + kFirst}, {0, kFirst}, 1), routing,
-               training);
-    const auto second =
-        Losses(*model, Batch({tokens.begin() + kFirst, tokens.end()}, {0, kLength - kFirst}, 1),
-               routing, training);
-    EXPECT_EQ(losses[kFirst - 1], 0);
-    EXPECT_EQ(losses[kLength - 1], 0);
-    double with_context = 0, with_change = 0;
-    for (int64_t i = 0; i < kLength; ++i) {
-      const double alone = i < kFirst ? first[i] : second[i - kFirst];
-      EXPECT_NEAR(losses[i], alone, 1e-9) << i;
-      if (i < kFirst) {
-        with_change = std::max(with_change, std::abs(losses[i] - after[i]));
-      } else {
-        EXPECT_NEAR(losses[i], after[i], 1e-12) << i;
-        with_context = std::max(with_context, std::abs(losses[i] - joined[i]));
+    const Result result = Forward(*model, Batch(tokens, packed, 1), routing, training);
+    const Result after = Forward(*model, Batch(changed, packed, 1), routing, training);
+    const Result joined = Forward(*model, Batch(tokens, {0, kLength}, 1), routing, training);
+    const Result first =
+        Forward(*model, Batch({tokens.begin(), tokens.begin() + kFirst}, {0, kFirst}, 1), routing,
+                training);
+    const Result second =
+        Forward(*model, Batch({tokens.begin() + kFirst, tokens.end()}, {0, kLength - kFirst}, 1),
+                routing, training);
+    EXPECT_EQ(result.losses[kFirst - 1], 0);
+    EXPECT_EQ(result.losses[kLength - 1], 0);
+    // What must not matter would show: the change in doc1, and doc1 before doc2.
+    double with_change = 0, with_context = 0;
+    const auto compare = [&](auto what, int64_t width) {
+      for (int64_t i = 0; i < kLength * width; ++i) {
+        const int64_t border = kFirst * width;
+        const double packed_value = (result.*what)[i];
+        const double alone = i < border ? (first.*what)[i] : (second.*what)[i - border];
+        EXPECT_NEAR(packed_value, alone, 1e-9) << i;
+        if (i < border) {
+          with_change = std::max(with_change, std::abs(packed_value - (after.*what)[i]));
+        } else {
+          EXPECT_NEAR(packed_value, (after.*what)[i], 1e-12) << i;
+          with_context = std::max(with_context, std::abs(packed_value - (joined.*what)[i]));
+        }
       }
-    }
-    // What must not matter would show.
-    EXPECT_GT(with_change, 1e-3);
-    EXPECT_GT(with_context, 1e-3);
+      EXPECT_GT(with_change, 1e-3);
+      EXPECT_GT(with_context, 1e-3);
+    };
+    compare(&Result::losses, 1);
+    with_change = with_context = 0;
+    compare(&Result::hidden, model->config().d);
   }
 
   CpuDevice device_{1};
@@ -118,6 +143,36 @@ class DocumentsTest : public ::testing::Test {
 TEST_F(DocumentsTest, DenseInTraining) { Check(false, Routing::kTopK, true); }
 TEST_F(DocumentsTest, DenseInEvaluation) { Check(false, Routing::kTopK, false); }
 TEST_F(DocumentsTest, SparseUnderCausalRouting) { Check(true, Routing::kCausal, false); }
+
+// In training the documents of a sequence compete for its k places: the selection is that of a sort
+// over the whole sequence, and attention then runs within each document.
+TEST_F(DocumentsTest, SparseInTrainingSelectsFromTheWholeSequence) {
+  const auto model = Model(true);
+  std::vector<int32_t> tokens(2 * kLength);
+  for (int32_t i = 0; i < 2 * kLength; ++i) tokens[i] = (i * i * 7 + 3) % 61;
+  const std::vector<int32_t> packed = {0, kFirst, kLength, kLength + 5, 2 * kLength};
+  const Result result = Forward(*model, Batch(tokens, packed, 2), Routing::kTopK, true);
+  ASSERT_EQ(result.selections.size(), 3);
+  int64_t uneven = 0;
+  for (size_t layer = 0; layer < result.selections.size(); ++layer) {
+    const std::vector<double>& z = result.adjusted_logits[layer];
+    std::vector<int32_t> expected;
+    for (int32_t begin = 0; begin < 2 * kLength; begin += kLength) {
+      std::vector<int32_t> rows(kLength);
+      std::iota(rows.begin(), rows.end(), begin);
+      std::stable_sort(rows.begin(), rows.end(),
+                       [&z](int32_t a, int32_t b) { return z[a] > z[b]; });
+      rows.resize(kLength / 4);
+      std::sort(rows.begin(), rows.end());
+      expected.insert(expected.end(), rows.begin(), rows.end());
+    }
+    EXPECT_EQ(result.selections[layer], expected) << layer;
+    // A quarter of the first document would be 2.
+    uneven +=
+        std::count_if(expected.begin(), expected.end(), [](int32_t i) { return i < kFirst; }) != 2;
+  }
+  EXPECT_GT(uneven, 0);
+}
 
 // A micro-batch without a label that counts has the loss 0 and gradients of 0.
 TEST_F(DocumentsTest, NoLabelNoLoss) {

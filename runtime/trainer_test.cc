@@ -12,6 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/data/prepare.h"
+#include "runtime/data/token_file.h"
 #include "runtime/data/tokenizer.h"
 #include "runtime/testing/failing_files.h"
 
@@ -231,6 +232,86 @@ TEST_F(TrainerTest, MicroBatchesOfDocumentsGiveTheSameGradients) {
       }
     }
     EXPECT_GT(different, 0);
+  }
+}
+
+// A sequence with one label that counts, of loss 2, and one with three, of loss 1: the mean is over
+// the labels, 1.25, whether the two are one micro-batch or two.
+TEST_F(TrainerTest, EveryLabelCountsTheSame) {
+  constexpr int32_t kA = 1, kB = 2;
+  auto writer = TokenFileWriter::Create(PosixFileSystem(), JoinPath(directory_, "ab.tokens"),
+                                        {.tokenizer = "bytes", .vocabulary = 257});
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  for (const std::vector<int32_t>& document :
+       std::vector<std::vector<int32_t>>{{kA, kA}, {kA}, {kA}, {kB, kB, kB, kB}, {kA}}) {
+    ASSERT_TRUE((*writer)->Append(document.data(), document.size()).ok());
+    ASSERT_TRUE((*writer)->EndDocument().ok());
+  }
+  ASSERT_TRUE((*writer)->Finish().ok());
+  const auto job = [this](const std::string& output, const std::vector<std::string>& more) {
+    std::vector<std::string> settings = {
+        "model.plan=[{repeat: 1 dense {}}]",
+        "train.precision=FP64",
+        "train.steps=1",
+        "train.sequence_length=4",
+        "train.global_batch=2",
+        "train.validate_every=0",
+        "data.document_mask=true",
+        "data.train=" + JoinPath(directory_, "ab.tokens"),
+    };
+    settings.insert(settings.end(), more.begin(), more.end());
+    return MakeJob(output, settings);
+  };
+  // Weights by which token a has a logit s_a for label a, b one s_b for b, and all others are 0:
+  // the layer adds nothing, and embeddings are so large that eps does not show in their norm.
+  constexpr int64_t kWidth = 32, kVocabulary = 257;
+  const auto logit = [](double loss) {  // log(e^s + V - 1) - s = loss
+    return std::log((kVocabulary - 1) / (std::exp(loss) - 1));
+  };
+  ASSERT_EQ(RunJob(job("shapes", {"train.micro_batch=2"}), false), absl::OkStatus());
+  const absl::StatusOr<Checkpoint> checkpoint =
+      OpenCheckpoint(PosixFileSystem(), JoinPath(directory_, "shapes/step_00000001"));
+  ASSERT_EQ(checkpoint.status(), absl::OkStatus());
+  std::vector<NamedArray> arrays = checkpoint->weights->tensors();
+  std::map<std::string, std::vector<double>> weights;
+  for (NamedArray& array : arrays) {
+    std::vector<double>& values = weights[array.name];
+    values.assign(array.shape.elements(), array.shape.rank() == 1 ? 1.0 : 0.0);
+    array.data = values.data();
+  }
+  const double length = std::sqrt(kWidth);  // of a normed row
+  weights.at("model.embed_tokens.weight")[kA * kWidth + 0] = 1e6;
+  weights.at("model.embed_tokens.weight")[kB * kWidth + 1] = 1e6;
+  weights.at("lm_head.weight")[kA * kWidth + 0] = logit(2) / length;
+  weights.at("lm_head.weight")[kB * kWidth + 1] = logit(1) / length;
+  const std::string path = JoinPath(directory_, "ab.safetensors");
+  ASSERT_EQ(WriteSafetensorsFile(PosixFileSystem(), path, arrays, {}), absl::OkStatus());
+
+  std::vector<std::vector<double>> gradients;
+  for (const std::string micro_batch : {"1", "2"}) {
+    std::vector<double> head;
+    const auto keep = [&](int64_t, const ParameterTable& parameters) {
+      const Tensor& all = parameters.gradients();
+      gradients.emplace_back(all.data<double>(), all.data<double>() + all.elements());
+      for (const Parameter& parameter : parameters.all()) {
+        if (parameter.spec.name != "lm_head.weight") continue;
+        const double* gradient = parameter.gradient.data<double>();
+        head.assign(gradient, gradient + parameter.gradient.elements());
+      }
+    };
+    const std::string output = "micro_" + micro_batch;
+    ASSERT_EQ(RunJob(job(output, {"train.micro_batch=" + micro_batch, "train.init_from=" + path}),
+                     false, {.stop_after = 0, .before_update = keep}),
+              absl::OkStatus());
+    EXPECT_NEAR(Metrics(output).back()["loss"], 1.25, 1e-12);
+    ASSERT_EQ(head.size(), kVocabulary * kWidth);
+    // (p - 1) times the normed row, once of four labels, and three times.
+    EXPECT_NEAR(head[kA * kWidth + 0], (std::exp(-2) - 1) * length / 4, 1e-12);
+    EXPECT_NEAR(head[kB * kWidth + 1], (std::exp(-1) - 1) * length * 3 / 4, 1e-12);
+  }
+  ASSERT_EQ(gradients[0].size(), gradients[1].size());
+  for (size_t i = 0; i < gradients[0].size(); ++i) {
+    ASSERT_NEAR(gradients[0][i], gradients[1][i], 1e-15) << i;
   }
 }
 

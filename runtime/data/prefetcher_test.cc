@@ -94,7 +94,7 @@ TEST_F(PrefetcherTest, RanksShareTheGlobalBatchWhateverTheLayoutAndTheRestart) {
     for (const int64_t micro_batch : {1, 2}) {
       const MeshSizes sizes = {.pipeline = 2, .data = data, .context = 1, .tensor = 2};
       const Mesh mesh = *Mesh::Create(4 * data, sizes);
-      for (const int64_t first_step : {1, 2, 5, 7}) {
+      for (int64_t first_step = 1; first_step <= kSteps; ++first_step) {
         // By data coordinate: what its tensor and pipeline ranks all have.
         std::map<int, std::vector<std::vector<int64_t>>> of_group;
         for (int rank = 0; rank < mesh.world(); ++rank) {

@@ -82,24 +82,29 @@ TEST(SampleIdTest, EveryPositionGetsEverySampleEquallyOften) {
 }
 
 TEST(SampleIdTest, NeighboursAreUnrelated) {
-  constexpr int64_t kCount = 65537;
-  const std::vector<int64_t> order = Order(1, 0, kCount);
-  // Serial correlation of a random permutation is about N(0, 1/count).
-  const double mean = (kCount - 1) / 2.0;
-  double covariance = 0, variance = 0;
-  for (int64_t i = 0; i < kCount; ++i) {
-    variance += (order[i] - mean) * (order[i] - mean);
-    covariance += (order[i] - mean) * (order[(i + 1) % kCount] - mean);
+  for (const int64_t count : {10007, 49152, 65537, 300000}) {
+    const std::vector<int64_t> order = Order(1, 0, count);
+    // Serial correlation of a random permutation is about N(0, 1/count).
+    const double mean = static_cast<double>(count - 1) / 2;
+    double covariance = 0, variance = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      variance += (order[i] - mean) * (order[i] - mean);
+      covariance += (order[i] - mean) * (order[(i + 1) % count] - mean);
+    }
+    EXPECT_LT(std::abs(covariance / variance), 5 / std::sqrt(count)) << count;
+    // Cyclic differences of neighbours, and of what lies 2 and 64 apart, fill 64 buckets evenly:
+    // chi-square, 63 degrees of freedom.
+    for (const int64_t apart : {1, 2, 64}) {
+      std::vector<double> hits(64);
+      for (int64_t i = 0; i < count; ++i) {
+        ++hits[(order[(i + apart) % count] - order[i] + count) % count * 64 / count];
+      }
+      const double expected = static_cast<double>(count) / 64;
+      double chi_square = 0;
+      for (const double h : hits) chi_square += (h - expected) * (h - expected) / expected;
+      EXPECT_LT(chi_square, 63 + 5 * std::sqrt(2.0 * 63)) << count << " " << apart;
+    }
   }
-  EXPECT_LT(std::abs(covariance / variance), 5 / std::sqrt(kCount));
-  // Cyclic differences of neighbours fill 64 buckets evenly: chi-square, 63 degrees of freedom.
-  std::vector<double> hits(64);
-  for (int64_t i = 0; i + 1 < kCount; ++i) {
-    ++hits[(order[i + 1] - order[i] + kCount) % kCount * 64 / kCount];
-  }
-  double chi_square = 0;
-  for (const double h : hits) chi_square += (h - 1024) * (h - 1024) / 1024;
-  EXPECT_LT(chi_square, 63 + 5 * std::sqrt(2.0 * 63));
 }
 
 TEST(SamplerTest, CutsSamplesOfOneMoreThanTheSequence) {
