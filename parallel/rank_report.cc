@@ -280,4 +280,13 @@ std::vector<std::string> RankWarnings(const std::vector<RankInfo>& ranks, const 
   return warnings;
 }
 
+void ShareCores(std::vector<RankInfo>* ranks) {
+  std::map<std::pair<std::string, std::vector<int>>, int> sharing;
+  for (const RankInfo& rank : *ranks) ++sharing[{rank.host, rank.cores}];
+  for (RankInfo& rank : *ranks) {
+    const int cores = static_cast<int>(rank.cores.size());
+    rank.threads = std::max(1, cores / sharing[{rank.host, rank.cores}]);
+  }
+}
+
 }  // namespace fathom

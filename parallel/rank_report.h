@@ -26,4 +26,8 @@ std::vector<std::string> RankTable(const std::vector<RankInfo>& ranks);
 // - network settings that differ from rank 0's.
 std::vector<std::string> RankWarnings(const std::vector<RankInfo>& ranks, const Mesh& mesh);
 
+// Sets the threads of each rank: the cores that it may run on, shared out evenly with the ranks of
+// its host that may run on exactly the same ones; at least 1.
+void ShareCores(std::vector<RankInfo>* ranks);
+
 }  // namespace fathom

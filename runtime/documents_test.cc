@@ -72,11 +72,9 @@ class DocumentsTest : public ::testing::Test {
     const Tensor losses = arena.New(StatisticsDType(model.dtype()), {batch.rows()});
     model.stage().Forward(pass, batch);
     Result result{.hidden = Values<double>(pass.residual)};
-    for (const Tensor& index : pass.selections) {
-      result.selections.push_back(Values<int32_t>(index));
-    }
-    for (const Tensor& z : pass.adjusted_logits) {
-      result.adjusted_logits.push_back(Values<double>(z));
+    for (const LayerSelection& selection : pass.selections) {
+      result.selections.push_back(Values<int32_t>(selection.index));
+      result.adjusted_logits.push_back(Values<double>(selection.adjusted_logits));
     }
     model.stage().Loss(pass, batch, /*loss_weight=*/0, losses);
     EXPECT_TRUE(model.stream().Synchronize().ok());

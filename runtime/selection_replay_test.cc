@@ -74,8 +74,9 @@ TEST_F(SelectionReplayTest, CountsWhatTheModelWouldNotHaveSelected) {
   // 1.
   const std::vector<float> logits = {1, 3.5, 4, 4.5, 9, 2, 2, 2};
   Pass pass(*stream_, arena_);
-  pass.adjusted_logits = {arena_.New(DType::kFloat32, {8})};
-  stream_->CopyToDevice(logits.data(), pass.adjusted_logits[0]);
+  const Tensor adjusted = arena_.New(DType::kFloat32, {8});
+  pass.selections = {{.layer = 1, .index = {}, .adjusted_logits = adjusted}};
+  stream_->CopyToDevice(logits.data(), adjusted);
   SelectionReplay::Flips flips;
   ASSERT_TRUE((*replay)->CountFlips(pass, 0, &flips).ok());
   EXPECT_EQ(flips.replayed, 4);

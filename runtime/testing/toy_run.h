@@ -4,13 +4,20 @@
 
 #include <atomic>
 #include <cstdio>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/cpu_device.h"
 #include "core/job.h"
+#include "core/status.h"
+#include "parallel/in_process_communicator.h"
+#include "parallel/rank_groups.h"
 #include "runtime/trainer.h"
+#include "runtime/training_model.h"
 
 namespace fathom {
 
@@ -28,12 +35,31 @@ struct ToyRun {
   }
 };
 
+// One rank's part of a run; `groups` null: it is the only one.
+inline absl::Status TrainToy(const Job& job, bool resume, RankGroups* groups,
+                             std::vector<std::string>* log) {
+  CpuDevice device(1);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> sink(std::fopen("/dev/null", "w"),
+                                                             &std::fclose);
+  Progress progress(sink.get(), /*terminal=*/false);
+  const std::atomic<int> no_signal{0};
+  Trainer trainer(job, {.device = device,
+                        .files = PosixFileSystem(),
+                        .log = [&](const std::string& line) { log->push_back(line); },
+                        .progress = progress,
+                        .stop_signal = no_signal,
+                        .groups = groups});
+  FATHOM_RETURN_IF_ERROR(trainer.Start(resume));
+  return trainer.Run();
+}
+
 // Trains launch/jobs/JOB.txtpb in the test's data, shortened: three steps of four sequences of 32
 // tokens in two micro-batches, unless `overrides` say something else. Token files go to DIRECTORY,
-// the run to DIRECTORY/OUTPUT.
+// the run to DIRECTORY/OUTPUT. A layout of several ranks runs with a thread for each; the status is
+// that of the first rank that failed.
 inline ToyRun RunToy(const std::string& job_name, const std::string& directory,
                      const std::string& output, std::vector<std::string> overrides = {},
-                     bool resume = false) {
+                     bool resume = false, const InProcessOptions& options = {}) {
   std::vector<std::string> settings = {"train.steps=3",
                                        "train.sequence_length=32",
                                        "train.global_batch=4",
@@ -47,19 +73,31 @@ inline ToyRun RunToy(const std::string& job_name, const std::string& directory,
   const auto job = ReadJob("launch/jobs/" + job_name + ".txtpb", settings);
   run.status = job.status();
   if (!job.ok()) return run;
-
-  CpuDevice device(1);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> sink(std::fopen("/dev/null", "w"),
-                                                             &std::fclose);
-  Progress progress(sink.get(), /*terminal=*/false);
-  const std::atomic<int> no_signal{0};
-  Trainer trainer(*job, {.device = device,
-                         .files = PosixFileSystem(),
-                         .log = [&](const std::string& line) { run.log.push_back(line); },
-                         .progress = progress,
-                         .stop_signal = no_signal});
-  run.status = trainer.Start(resume);
-  if (run.status.ok()) run.status = trainer.Run();
+  const int ranks = static_cast<int>(job->parallel.ranks());
+  if (ranks == 1) {
+    run.status = TrainToy(*job, resume, nullptr, &run.log);
+    return run;
+  }
+  auto world = NewInProcessWorld(ranks, options);
+  std::mutex mutex;
+  const auto train_rank = [&](Communicator& rank) {
+    std::vector<std::string> log;
+    const auto train = [&]() -> absl::Status {
+      FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<RankGroups> groups,
+                              RankGroups::Create(rank, MeshOf(job->parallel)));
+      const absl::Status status = TrainToy(*job, resume, groups.get(), &log);
+      // Groups outlive operations that other ranks have yet to end.
+      if (!status.ok()) rank.Abort(status);
+      return status;
+    };
+    const absl::Status status = train();
+    const std::lock_guard lock(mutex);
+    run.status.Update(status);
+    run.log.insert(run.log.end(), log.begin(), log.end());
+  };
+  std::vector<std::thread> threads;
+  for (const auto& rank : world) threads.emplace_back(train_rank, std::ref(*rank));
+  for (std::thread& thread : threads) thread.join();
   return run;
 }
 
