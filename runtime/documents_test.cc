@@ -112,9 +112,9 @@ class DocumentsTest : public ::testing::Test {
                 routing, training);
     EXPECT_EQ(result.losses[kFirst - 1], 0);
     EXPECT_EQ(result.losses[kLength - 1], 0);
-    // What must not matter would show: the change in doc1, and doc1 before doc2.
-    double with_change = 0, with_context = 0;
     const auto compare = [&](auto what, int64_t width) {
+      // What must not matter would show: the change in doc1, and doc1 before doc2.
+      double with_change = 0, with_context = 0;
       for (int64_t i = 0; i < kLength * width; ++i) {
         const int64_t border = kFirst * width;
         const double packed_value = (result.*what)[i];
@@ -131,7 +131,6 @@ class DocumentsTest : public ::testing::Test {
       EXPECT_GT(with_context, 1e-3);
     };
     compare(&Result::losses, 1);
-    with_change = with_context = 0;
     compare(&Result::hidden, model->config().d);
   }
 
@@ -143,7 +142,7 @@ TEST_F(DocumentsTest, DenseInEvaluation) { Check(false, Routing::kTopK, false); 
 TEST_F(DocumentsTest, SparseUnderCausalRouting) { Check(true, Routing::kCausal, false); }
 
 // In training the documents of a sequence compete for its k places: the selection is that of a sort
-// over the whole sequence, and attention then runs within each document.
+// over the whole sequence.
 TEST_F(DocumentsTest, SparseInTrainingSelectsFromTheWholeSequence) {
   const auto model = Model(true);
   std::vector<int32_t> tokens(2 * kLength);
