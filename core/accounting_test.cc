@@ -120,8 +120,9 @@ TEST(AccountingTest, SelectedPairsAreTheMeanOverAllSelections) {
       {10}, {3, 1, 6}, {5, 5}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {1}};
   for (const std::vector<int64_t>& lengths : packings) {
     std::vector<size_t> document_of;
-    for (size_t d = 0; d < lengths.size(); ++d)
+    for (size_t d = 0; d < lengths.size(); ++d) {
       document_of.insert(document_of.end(), lengths[d], d);
+    }
     const int64_t length = document_of.size();
     std::map<int64_t, double> pairs, selections;  // by k
     for (uint32_t chosen = 0; chosen < 1u << length; ++chosen) {
@@ -167,6 +168,12 @@ TEST(AccountingTest, DocumentsByHand) {
 }
 
 TEST(AccountingTest, OneDocumentIsTheWholeSequence) {
+  for (const int64_t length : {1, 2, 257, 4096, 32768, 1000003}) {
+    for (const int64_t sparsity : {1, 2, 3, 7, 16}) {
+      const int64_t k = length / sparsity;
+      EXPECT_EQ(SelectedPairs(Pairs({length}), length, k), k * (k + 1) / 2) << length << " " << k;
+    }
+  }
   for (const std::string name : {"toy_xmod", "936m_dense", "936m_xmod_a4k8", "1650m_xmod_a3k16"}) {
     const ModelConfig model = Model(name);
     for (const int64_t length : {257, 4096, 32768, 1000003}) {
