@@ -117,8 +117,9 @@ void PrintText(const Job& job, const Inspection& inspection) {
   std::printf("parameters  %.4f B total, %.4f B active\n",
               static_cast<double>(parameters.total) / 1e9,
               static_cast<double>(parameters.active) / 1e9);
-  std::printf("FLOPs per token at sequence length %lld\n",
-              static_cast<long long>(job.train.sequence_length));
+  std::printf("FLOPs per token at sequence length %lld%s\n",
+              static_cast<long long>(job.train.sequence_length),
+              job.data.document_mask ? ", as if each sequence were one document" : "");
   std::printf("  paper     %.4f G forward (full attention square, layers only)\n",
               inspection.flops.paper_forward / 1e9);
   std::printf("  exact     %.4f G forward, %.4f G training (causal, head and routers)\n",
