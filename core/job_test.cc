@@ -325,16 +325,7 @@ TEST(JobTest, RefusesWhatIsNotBuiltYet) {
   const Case cases[] = {
       {"model.experts=64", "model.experts is 64, but MoE layers are not built yet"},
       {"model.plan=[{moe {}}]", "model.plan[0] is a moe layer, but MoE layers are not built yet"},
-      {"parallel.tensor=2", "parallel.tensor is 2, but tensor parallelism is not built yet"},
-      {"parallel.tensor=0", "parallel.tensor is 0, but tensor parallelism is not built yet"},
-      {"parallel.sequence=true",
-       "parallel.sequence is true, but sequence parallelism is not built yet"},
-      {"parallel.pipeline=2", "parallel.pipeline is 2, but pipeline parallelism is not built yet"},
-      {"parallel.data=2", "parallel.data is 2, but data parallelism is not built yet"},
       {"parallel.expert=2", "parallel.expert is 2, but expert parallelism is not built yet"},
-      {"parallel.lanes=2", "parallel.lanes is 2, but lanes are not built yet"},
-      {"parallel.zero=1",
-       "parallel.zero is 1, but splitting the optimizer's state is not built yet"},
       {"checkpoint.async=true",
        "checkpoint.async is true, but saving in the background is not built yet"},
       {"device.kind=CUDA", "device.kind is CUDA, but devices other than the CPU are not built yet"},
@@ -342,6 +333,38 @@ TEST(JobTest, RefusesWhatIsNotBuiltYet) {
   for (const Case& c : cases) EXPECT_EQ(Refusal({c.setting}), "tiny: " + c.refusal) << c.setting;
   // The defaults, given, are no demand.
   Parse({"parallel={tensor: 1 zero: 0 lanes: 1}", "model.experts=0", "device.kind=CPU"});
+}
+
+TEST(JobTest, LayoutIsReadAndChecked) {
+  const Job job = Parse({"parallel={tensor: 2 sequence: true pipeline: 3 data: 4 lanes: 2 zero: 1 "
+                         "schedule: INTERLEAVED virtual_stages: 2 gradient_reduce: BF16 "
+                         "bucket_elements: 1000}"});
+  EXPECT_EQ(job.parallel.tensor, 2);
+  EXPECT_TRUE(job.parallel.sequence);
+  EXPECT_EQ(job.parallel.pipeline, 3);
+  EXPECT_EQ(job.parallel.data, 4);
+  EXPECT_EQ(job.parallel.ranks(), 24);
+  EXPECT_EQ(job.parallel.lanes, 2);
+  EXPECT_EQ(job.parallel.zero, 1);
+  EXPECT_EQ(job.parallel.schedule, PipelineSchedule::kInterleaved);
+  EXPECT_EQ(job.parallel.virtual_stages, 2);
+  EXPECT_TRUE(job.parallel.gradients_in_bfloat16);
+  EXPECT_EQ(job.parallel.bucket_elements, 1000);
+  EXPECT_EQ(Parse({"parallel.schedule=GPIPE"}).parallel.schedule, PipelineSchedule::kGPipe);
+  EXPECT_EQ(Parse({}).parallel.ranks(), 1);
+
+  const Case cases[] = {
+      {"parallel.tensor=0", "parallel.tensor is 0, but it must be between 1 and 1048576"},
+      {"parallel.zero=2", "parallel.zero is 2, but it must be between 0 and 1"},
+      {"parallel.lanes=65", "parallel.lanes is 65, but it must be between 1 and 64"},
+      {"parallel.virtual_stages=2",
+       "parallel.virtual_stages is 2, but it must be 1, unless parallel.schedule is INTERLEAVED"},
+      {"parallel.schedule=INTERLEAVED",
+       "parallel.virtual_stages is 1, but it must be 2 or more with parallel.schedule INTERLEAVED"},
+      {"parallel={schedule: INTERLEAVED virtual_stages: 2}",
+       "parallel.pipeline is 1, but it must be 2 or more with parallel.schedule INTERLEAVED"},
+  };
+  for (const Case& c : cases) EXPECT_EQ(Refusal({c.setting}), "tiny: " + c.refusal) << c.setting;
 }
 
 TEST(JobTest, DebugFieldsAreReadAndTheStepMustExist) {

@@ -123,7 +123,9 @@ TEST_F(CommandLine, RefusesContradictoryJobs) {
                 {"train.global_batch", "8", "3"});
   ExpectRefusal("train " + Toy("toy_xmod", "--set optimizer.learning_rate=nan"),
                 {"optimizer.learning_rate"});
-  ExpectRefusal("train " + Toy("toy_xmod", "--set parallel.tensor=2"), {"parallel.tensor"});
+  ExpectRefusal("train " + Toy("toy_xmod", "--set parallel.tensor=2"),
+                {"tensor 2", "2 ranks", "launch/mpirun.sh"});
+  ExpectRefusal("train " + Toy("toy_xmod", "--set parallel.tensor=3"), {"heads", "16", "3"});
   ExpectRefusal("train " + Toy("toy_xmod", "--set model.vocabulary=256"),
                 {"model.vocabulary", "256", "257"});
 }
