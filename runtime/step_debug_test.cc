@@ -17,7 +17,7 @@ class StepDebugTest : public ::testing::Test {
 
   ToyRun Run(const std::string& output, const std::vector<std::string>& overrides,
              bool resume = false) {
-    ToyRun run = RunToy("toy_xmod", directory_, output, overrides, resume);
+    ToyRun run = RunToy("toy_xmod", directory_, output, overrides, {.resume = resume});
     EXPECT_TRUE(run.status.ok()) << run.status;
     return run;
   }

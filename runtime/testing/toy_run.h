@@ -35,8 +35,15 @@ struct ToyRun {
   }
 };
 
+struct ToyOptions {
+  bool resume = false;
+  InProcessOptions in_process = {};  // of several ranks
+  // As TrainerEnvironment::before_update, with the rank; called by the ranks' threads.
+  std::function<void(int rank, int64_t step, const ParameterTable&)> before_update = {};
+};
+
 // One rank's part of a run; `groups` null: it is the only one.
-inline absl::Status TrainToy(const Job& job, bool resume, RankGroups* groups,
+inline absl::Status TrainToy(const Job& job, const ToyOptions& options, RankGroups* groups,
                              std::vector<std::string>* log) {
   CpuDevice device(1);
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> sink(std::fopen("/dev/null", "w"),
@@ -48,8 +55,13 @@ inline absl::Status TrainToy(const Job& job, bool resume, RankGroups* groups,
                         .log = [&](const std::string& line) { log->push_back(line); },
                         .progress = progress,
                         .stop_signal = no_signal,
-                        .groups = groups});
-  FATHOM_RETURN_IF_ERROR(trainer.Start(resume));
+                        .groups = groups,
+                        .before_update = [&](int64_t step, const ParameterTable& parameters) {
+                          if (!options.before_update) return;
+                          const int rank = groups == nullptr ? 0 : groups->rank();
+                          options.before_update(rank, step, parameters);
+                        }});
+  FATHOM_RETURN_IF_ERROR(trainer.Start(options.resume));
   return trainer.Run();
 }
 
@@ -59,7 +71,7 @@ inline absl::Status TrainToy(const Job& job, bool resume, RankGroups* groups,
 // that of the first rank that failed.
 inline ToyRun RunToy(const std::string& job_name, const std::string& directory,
                      const std::string& output, std::vector<std::string> overrides = {},
-                     bool resume = false, const InProcessOptions& options = {}) {
+                     const ToyOptions& options = {}) {
   std::vector<std::string> settings = {"train.steps=3",
                                        "train.sequence_length=32",
                                        "train.global_batch=4",
@@ -75,17 +87,17 @@ inline ToyRun RunToy(const std::string& job_name, const std::string& directory,
   if (!job.ok()) return run;
   const int ranks = static_cast<int>(job->parallel.ranks());
   if (ranks == 1) {
-    run.status = TrainToy(*job, resume, nullptr, &run.log);
+    run.status = TrainToy(*job, options, nullptr, &run.log);
     return run;
   }
-  auto world = NewInProcessWorld(ranks, options);
+  auto world = NewInProcessWorld(ranks, options.in_process);
   std::mutex mutex;
   const auto train_rank = [&](Communicator& rank) {
     std::vector<std::string> log;
     const auto train = [&]() -> absl::Status {
       FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<RankGroups> groups,
                               RankGroups::Create(rank, MeshOf(job->parallel)));
-      const absl::Status status = TrainToy(*job, resume, groups.get(), &log);
+      const absl::Status status = TrainToy(*job, options, groups.get(), &log);
       // Groups outlive operations that other ranks have yet to end.
       if (!status.ok()) rank.Abort(status);
       return status;
