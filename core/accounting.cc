@@ -97,11 +97,11 @@ LayerFlops CountLayerFlops(const ModelConfig& model, int64_t sequence_length,
   for (const PlannedLayer& layer : model.plan.layers) {
     const int64_t selected = sequence_length / layer.spec.sparsity;
     const double router = layer.spec.kind == LayerKind::kSparse ? 2.0 * model.d : 0;
-    flops.layers.push_back((linear * static_cast<double>(selected) +
-                            PairFlops(model) *
-                                SelectedPairs(sequence_pairs, sequence_length, selected)) /
-                               length +
-                           router);
+    flops.layers.push_back(
+        (linear * static_cast<double>(selected) +
+         PairFlops(model) * SelectedPairs(sequence_pairs, sequence_length, selected)) /
+            length +
+        router);
   }
   flops.head = 2.0 * model.d * model.vocabulary;
   return flops;

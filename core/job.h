@@ -90,7 +90,6 @@ struct TrainConfig {
   int64_t validation_sequences = 0;  // 0: the whole validation file
   double maximum_minutes = 0;        // 0: no limit
   int64_t watchdog_seconds = 60;
-
 };
 
 struct OptimizerConfig {
@@ -128,6 +127,7 @@ struct MetricsConfig {
 struct DebugConfig {
   int64_t dump_step = 0;  // 0: none
   std::string dump_dir;
+  int64_t timeline_step = 0;  // 0: none
   std::string selection_file;
 };
 

@@ -85,7 +85,7 @@ absl::StatusOr<ParallelConfig> ToParallel(const proto::Parallel& parallel) {
       .data = parallel.data(),
       .expert = parallel.expert(),
       .lanes = parallel.lanes(),
-      .schedule = interleaved ? PipelineSchedule::kInterleaved
+      .schedule = interleaved                                     ? PipelineSchedule::kInterleaved
                   : parallel.schedule() == proto::Parallel::GPIPE ? PipelineSchedule::kGPipe
                                                                   : PipelineSchedule::k1F1B,
       .virtual_stages = parallel.virtual_stages(),
@@ -265,9 +265,11 @@ absl::StatusOr<DebugConfig> ToDebug(const proto::Debug& debug, int64_t steps) {
   checks.Between("debug.dump_step", debug.dump_step(), int64_t{0}, kMaximumCount);
   checks.Require(debug.dump_step() <= steps, "debug.dump_step", debug.dump_step(),
                  absl::StrCat("at most train.steps, which is ", steps));
+  checks.Between("debug.timeline_step", debug.timeline_step(), int64_t{0}, steps);
   if (!checks.ok()) return checks.status();
   return DebugConfig{.dump_step = debug.dump_step(),
                      .dump_dir = debug.dump_dir(),
+                     .timeline_step = debug.timeline_step(),
                      .selection_file = debug.selection_file()};
 }
 

@@ -166,7 +166,7 @@ TEST(JobTest, OverridesReachEveryField) {
   EXPECT_EQ(job.data.text_bytes, 99);
   EXPECT_EQ(job.data.directory, "here");
   EXPECT_EQ(job.train.micro_batch, 2);
-  
+
   EXPECT_EQ(job.train.seed, 7);
   EXPECT_EQ(job.train.precision, Precision::kFloat64);
   EXPECT_EQ(job.train.init_from, "w=1.safetensors");
@@ -336,9 +336,10 @@ TEST(JobTest, RefusesWhatIsNotBuiltYet) {
 }
 
 TEST(JobTest, LayoutIsReadAndChecked) {
-  const Job job = Parse({"parallel={tensor: 2 sequence: true pipeline: 3 data: 4 lanes: 2 zero: 1 "
-                         "schedule: INTERLEAVED virtual_stages: 2 gradient_reduce: BF16 "
-                         "bucket_elements: 1000}"});
+  const Job job =
+      Parse({"parallel={tensor: 2 sequence: true pipeline: 3 data: 4 lanes: 2 zero: 1 "
+             "schedule: INTERLEAVED virtual_stages: 2 gradient_reduce: BF16 "
+             "bucket_elements: 1000}"});
   EXPECT_EQ(job.parallel.tensor, 2);
   EXPECT_TRUE(job.parallel.sequence);
   EXPECT_EQ(job.parallel.pipeline, 3);
@@ -375,6 +376,9 @@ TEST(JobTest, DebugFieldsAreReadAndTheStepMustExist) {
   EXPECT_EQ(job.debug.selection_file, "selection.safetensors");
   EXPECT_EQ(Refusal({"train.steps=7", "debug.dump_step=8"}),
             "tiny: debug.dump_step is 8, but it must be at most train.steps, which is 7");
+  EXPECT_EQ(Parse({"train.steps=7", "debug.timeline_step=7"}).debug.timeline_step, 7);
+  EXPECT_EQ(Refusal({"train.steps=7", "debug.timeline_step=8"}),
+            "tiny: debug.timeline_step is 8, but it must be between 0 and 7");
   EXPECT_EQ(Refusal({"debug.dump_step=-1"}),
             "tiny: debug.dump_step is -1, but it must be between 0 and 1073741824");
 }

@@ -79,10 +79,10 @@ absl::StatusOr<int> MeetRanks(const Job& job, Communicator& world, const Mesh& m
   const std::unique_ptr<Stream> stream = device.NewStream();
   const RankInfo own = ReadRankInfo(job.device.threads);
   const char* launched = std::getenv("FATHOM_HOSTS");
-  const std::vector<std::string> hosts = HostsOfRanks(launched != nullptr ? launched : "",
-                                                      world.size(), world.rank(), own.host);
-  FATHOM_RETURN_IF_ERROR(ExchangeAlongRing(world, *stream, hosts,
-                                           std::chrono::seconds(job.train.watchdog_seconds)));
+  const std::vector<std::string> hosts =
+      HostsOfRanks(launched != nullptr ? launched : "", world.size(), world.rank(), own.host);
+  FATHOM_RETURN_IF_ERROR(
+      ExchangeAlongRing(world, *stream, hosts, std::chrono::seconds(job.train.watchdog_seconds)));
   FATHOM_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, GatherRankInfo(world, *stream, own));
   if (job.device.threads == 0) ShareCores(&ranks);
   if (world.rank() == 0) {
@@ -125,10 +125,9 @@ absl::Status Train(const Arguments& arguments, const std::atomic<int>& stop_sign
   const bool resume = arguments.Has("resume");
   if (StartedByMpiLauncher()) return TrainUnderMpi(job, resume, stop_signal);
   if (job.parallel.ranks() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the job's layout (", MeshOf(job.parallel).ToString(), ") needs ",
-                     job.parallel.ranks(), " ranks: start them with launch/mpirun.sh ",
-                     arguments.words()[0]));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job's layout (", MeshOf(job.parallel).ToString(), ") needs ", job.parallel.ranks(),
+        " ranks: start them with launch/mpirun.sh ", arguments.words()[0]));
   }
   const std::unique_ptr<Device> device = MakeDevice(job);
   return TrainAsRank(job, resume, stop_signal, *device, nullptr);

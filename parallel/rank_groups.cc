@@ -12,8 +12,7 @@ absl::StatusOr<std::unique_ptr<RankGroups>> RankGroups::Create(Communicator& wor
   const int rank = world.rank();
   std::unique_ptr<RankGroups> groups(new RankGroups(mesh, rank));
   groups->world_ = &world;
-  world.set_rank_label(
-      absl::StrCat("rank ", rank, " (", groups->coordinates_.ToString(), ")"));
+  world.set_rank_label(absl::StrCat("rank ", rank, " (", groups->coordinates_.ToString(), ")"));
   const auto split = [&](MeshAxes axis, const char* name) {
     return world.Split(mesh.ColorOf(rank, axis), rank, name);
   };
@@ -44,6 +43,12 @@ absl::StatusOr<std::unique_ptr<RankGroups>> RankGroups::Dry(const MeshSizes& siz
   groups->data_ = NewDryCommunicator(at.data, sizes.data, "data");
   groups->pipeline_ = NewDryCommunicator(at.pipeline, sizes.pipeline, "pipeline");
   return groups;
+}
+
+void RankGroups::set_log(std::shared_ptr<CommunicationLog> log) {
+  for (Communicator* group : {world_, tensor_.get(), data_.get(), pipeline_.get()}) {
+    group->set_log(log);
+  }
 }
 
 }  // namespace fathom

@@ -27,6 +27,9 @@ class RankGroups {
   // Rank 0, which alone writes files and speaks to the user.
   bool first() const { return rank() == 0; }
 
+  // Records what all of this rank's groups do from now on; null: nothing.
+  void set_log(std::shared_ptr<CommunicationLog> log);
+
   Communicator& world() { return *world_; }
   Communicator& tensor() { return *tensor_; }
   Communicator& data() { return *data_; }

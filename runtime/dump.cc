@@ -51,8 +51,7 @@ absl::Status StepDump::Begin(const ParameterTable& parameters, const Optimizer& 
     FATHOM_RETURN_IF_ERROR(files_.RemoveAll(temporary_));
     FATHOM_RETURN_IF_ERROR(files_.CreateDirectories(temporary_));
   }
-  FATHOM_RETURN_IF_ERROR(
-      Write("weights_before.safetensors", WeightPieces(parameters, groups_)));
+  FATHOM_RETURN_IF_ERROR(Write("weights_before.safetensors", WeightPieces(parameters, groups_)));
   std::vector<TensorPiece> moments = OptimizerPieces(optimizer, groups_);
   std::erase_if(moments, [](const TensorPiece& piece) { return piece.name == kStepTensor; });
   return Write("optimizer_before.safetensors", moments);
@@ -107,8 +106,8 @@ absl::Status StepDump::Finish(const ParameterTable& parameters, const std::strin
   for (size_t i = 0; i < copies_.size(); ++i) {
     const Copied& copy = copies_[i];
     const int64_t k = copy.tokens_per_sequence;
-    int64_t* rows = RowsOf(selections_, copy.name, k).values.data() +
-                    copy.micro_batch * share_.micro_batch * k;
+    int64_t* rows =
+        RowsOf(selections_, copy.name, k).values.data() + copy.micro_batch * share_.micro_batch * k;
     for (size_t j = 0; j < copied_[i].size(); ++j) rows[j] = copied_[i][j] % length_;
   }
   FATHOM_RETURN_IF_ERROR(WriteSequences("selection.safetensors", selections_));
@@ -122,9 +121,10 @@ absl::Status StepDump::Finish(const ParameterTable& parameters, const std::strin
 
 absl::StatusOr<bool> StepDump::AnyPacked() {
   int32_t packed = packed_;
-  FATHOM_RETURN_IF_ERROR(groups_.world()
-                             .AllReduce(Tensor(&packed, DType::kInt32, {1}), ReduceOp::kMax, stream_)
-                             .Wait(stream_));
+  FATHOM_RETURN_IF_ERROR(
+      groups_.world()
+          .AllReduce(Tensor(&packed, DType::kInt32, {1}), ReduceOp::kMax, stream_)
+          .Wait(stream_));
   return packed != 0;
 }
 

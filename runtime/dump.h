@@ -78,7 +78,7 @@ class StepDump {
     int64_t tokens_per_sequence;  // k
   };
   std::vector<Copied> copies_;  // what copied_ holds
-  bool packed_ = false;  // more documents than sequences
+  bool packed_ = false;         // more documents than sequences
 };
 
 }  // namespace fathom

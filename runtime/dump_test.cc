@@ -37,8 +37,8 @@ class DumpTest : public ::testing::Test {
   }
 
   void AddMicroBatch(StepDump& dump, int64_t micro_batch, int32_t first_token,
-                     const std::vector<int32_t>& layer_0,
-                     const std::vector<int32_t>& layer_2, bool packed = false) {
+                     const std::vector<int32_t>& layer_0, const std::vector<int32_t>& layer_2,
+                     bool packed = false) {
     HostBatch host = HostBatch::WholeSequences(2, kLength);
     for (size_t i = 0; i < host.tokens.size(); ++i) {
       host.tokens[i] = first_token + i;

@@ -48,10 +48,10 @@ absl::StatusOr<EvaluationResult> Evaluate(StepRunner& runner, const Sampler& sam
   }
   Stream& stream = runner.model().stream();
   const int64_t count = totals.size();
-  FATHOM_RETURN_IF_ERROR(groups.world()
-                             .AllReduce(Tensor(totals.data(), DType::kFloat64, {count}),
-                                        ReduceOp::kSum, stream)
-                             .Wait(stream));
+  FATHOM_RETURN_IF_ERROR(
+      groups.world()
+          .AllReduce(Tensor(totals.data(), DType::kFloat64, {count}), ReduceOp::kSum, stream)
+          .Wait(stream));
   EvaluationResult result;
   result.labels = static_cast<int64_t>(totals[1]);
   if (result.labels == 0) {

@@ -13,8 +13,8 @@ struct EvaluationOptions {
   Routing routing = Routing::kCausal;
   int64_t sequences = 0;  // how many samples are evaluated, from the sampler's first on
   int64_t batch = 1;      // sequences at a time
-  // Called for each batch in order: the number of its first sequence, its tokens and labels, and the
-  // loss of every row. May be empty.
+  // Called for each batch in order: the number of its first sequence, its tokens and labels, and
+  // the loss of every row. May be empty.
   std::function<absl::Status(int64_t, const HostBatch&, const std::vector<double>&)> on_losses;
 };
 

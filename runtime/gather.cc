@@ -47,8 +47,9 @@ PieceHeader Describe(const TensorPiece& piece) {
 }
 
 // Every rank's pieces, on every rank.
-absl::StatusOr<std::vector<std::vector<PieceHeader>>> ExchangeHeaders(
-    std::vector<PieceHeader> mine, Communicator& world, Stream& stream) {
+absl::StatusOr<std::vector<std::vector<PieceHeader>>> ExchangeHeaders(std::vector<PieceHeader> mine,
+                                                                      Communicator& world,
+                                                                      Stream& stream) {
   constexpr int64_t kWords = sizeof(PieceHeader) / sizeof(int64_t);
   int64_t my_words = mine.size() * kWords;
   mine.reserve(1);  // a view needs an address, also of nothing
@@ -60,11 +61,10 @@ absl::StatusOr<std::vector<std::vector<PieceHeader>>> ExchangeHeaders(
   int64_t total = 0;
   for (const int64_t count : words) total += count;
   std::vector<PieceHeader> all(total / kWords);
-  FATHOM_RETURN_IF_ERROR(
-      world
-          .AllGather(Tensor(mine.data(), DType::kInt64, {my_words}),
-                     Tensor(all.data(), DType::kInt64, {total}), stream, words)
-          .Wait(stream));
+  FATHOM_RETURN_IF_ERROR(world
+                             .AllGather(Tensor(mine.data(), DType::kInt64, {my_words}),
+                                        Tensor(all.data(), DType::kInt64, {total}), stream, words)
+                             .Wait(stream));
   std::vector<std::vector<PieceHeader>> by_rank;
   auto next = all.begin();
   for (const int64_t count : words) {
@@ -129,9 +129,8 @@ absl::Status GatherTensors(const std::vector<TensorPiece>& pieces, RankGroups& g
   // All ranks send in the order of names, and rank 0 receives in it.
   std::vector<const TensorPiece*> sorted;
   for (const TensorPiece& piece : pieces) sorted.push_back(&piece);
-  std::stable_sort(sorted.begin(), sorted.end(), [](const TensorPiece* a, const TensorPiece* b) {
-    return a->name < b->name;
-  });
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const TensorPiece* a, const TensorPiece* b) { return a->name < b->name; });
   std::vector<PieceHeader> headers;
   for (const TensorPiece* piece : sorted) headers.push_back(Describe(*piece));
   FATHOM_ASSIGN_OR_RETURN(const auto by_rank, ExchangeHeaders(std::move(headers), world, stream));

@@ -50,8 +50,7 @@ absl::StatusOr<std::unique_ptr<LanguageModel>> LanguageModel::Create(
   FATHOM_RETURN_IF_ERROR(
       model->parameters_.Allocate(device, options.dtype, options.with_gradients, layout));
   for (const std::unique_ptr<Stage>& stage : model->stages_) {
-    FATHOM_RETURN_IF_ERROR(
-        stage->Prepare(device, *model->stream_, options.dtype, options.length));
+    FATHOM_RETURN_IF_ERROR(stage->Prepare(device, *model->stream_, options.dtype, options.length));
   }
   return model;
 }

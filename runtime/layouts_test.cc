@@ -6,6 +6,7 @@
 #include <mutex>
 #include <set>
 
+#include "nlohmann/json.hpp"
 #include "runtime/checksum.h"
 #include "runtime/comparison.h"
 #include "runtime/run_state.h"
@@ -156,8 +157,12 @@ INSTANTIATE_TEST_SUITE_P(Deep, LayoutsTest,
                          NameOf);
 
 std::vector<std::string> Everything(const std::string& lanes) {
-  return {"parallel.pipeline=2", "parallel.data=2",    "parallel.tensor=2",
-          "parallel.zero=1",     "parallel.lanes=" + lanes, "train.precision=FP32",
+  return {"parallel.pipeline=2",
+          "parallel.data=2",
+          "parallel.tensor=2",
+          "parallel.zero=1",
+          "parallel.lanes=" + lanes,
+          "train.precision=FP32",
           "parallel.bucket_elements=30000"};
 }
 
@@ -191,8 +196,7 @@ TEST(Layouts, AnyLayoutResumesAnother) {
   const std::string directory = NewTestDirectory();
   const std::vector<std::string> base = {"train.precision=FP64", "train.global_batch=8",
                                          "train.micro_batch=1", "train.steps=4"};
-  const auto run = [&](const std::string& output, std::vector<std::string> overrides,
-                       bool resume) {
+  const auto run = [&](const std::string& output, std::vector<std::string> overrides, bool resume) {
     overrides.insert(overrides.begin(), base.begin(), base.end());
     const ToyRun result = RunToy("toy_xmod", directory, output, overrides, {.resume = resume});
     EXPECT_TRUE(result.status.ok()) << result.status;
@@ -213,19 +217,19 @@ TEST(Layouts, ReplicasStayTheSame) {
   std::mutex mutex;
   std::map<std::string, std::set<uint64_t>> hashes;  // by parameter, before the update of step 11
   int64_t seen = 0;
-  const ToyOptions options = {
-      .before_update = [&](int, int64_t step, const ParameterTable& parameters) {
-        if (step != 11) return;
-        const std::lock_guard lock(mutex);
-        for (const Parameter& parameter : parameters.all()) {
-          const std::string part = absl::StrCat(parameter.spec.name, " ", parameter.spec.part.begin);
-          ChecksumStream checksum;
-          checksum.Add({static_cast<const char*>(parameter.master.raw()),
-                        static_cast<size_t>(parameter.master.bytes())});
-          hashes[part].insert(checksum.value());
-          ++seen;
-        }
-      }};
+  const ToyOptions options = {.before_update = [&](int, int64_t step,
+                                                   const ParameterTable& parameters) {
+    if (step != 11) return;
+    const std::lock_guard lock(mutex);
+    for (const Parameter& parameter : parameters.all()) {
+      const std::string part = absl::StrCat(parameter.spec.name, " ", parameter.spec.part.begin);
+      ChecksumStream checksum;
+      checksum.Add({static_cast<const char*>(parameter.master.raw()),
+                    static_cast<size_t>(parameter.master.bytes())});
+      hashes[part].insert(checksum.value());
+      ++seen;
+    }
+  }};
   const ToyRun run =
       RunToy("toy_xmod", directory, "run",
              {"train.steps=11", "train.global_batch=8", "train.micro_batch=1", "parallel.tensor=4",
@@ -234,6 +238,40 @@ TEST(Layouts, ReplicasStayTheSame) {
   ASSERT_TRUE(run.status.ok()) << run.status;
   EXPECT_GT(seen, static_cast<int64_t>(2 * hashes.size()));
   for (const auto& [part, values] : hashes) EXPECT_EQ(values.size(), 1) << part;
+}
+
+// The timeline shows lanes side by side and each group's collectives.
+TEST(Layouts, ATimelineShowsLanesAndCollectives) {
+  const std::string path =
+      Runs::Path("toy_xmod", 5, {"parallel.tensor=2", "parallel.lanes=2", "debug.timeline_step=2"});
+  for (const int rank : {0, 1}) {
+    const auto text =
+        ReadFile(PosixFileSystem(),
+                 JoinPath(path, absl::StrCat("timeline_00000002_rank_000", rank, ".json")));
+    ASSERT_TRUE(text.ok()) << text.status();
+    const auto json = nlohmann::json::parse(*text);
+    std::map<int, std::string> tracks;
+    std::map<std::string, std::map<std::string, int>> spans;  // by track and name
+    for (const auto& event : json["traceEvents"]) {
+      if (event["name"] == "thread_name") tracks[event["tid"]] = event["args"]["name"];
+    }
+    for (const auto& event : json["traceEvents"]) {
+      if (event["ph"] != "X") continue;
+      EXPECT_EQ(event["pid"], rank);
+      EXPECT_GE(event["dur"], 0);
+      ++spans[tracks[event["tid"]]][event["name"]];
+    }
+    // Eight micro-batches in two lanes, eight layers with attention.
+    for (const char* lane : {"lane 0", "lane 1"}) {
+      EXPECT_EQ(spans[lane]["forward 0"], 1);
+      EXPECT_EQ(spans[lane]["backward 3"], 1);
+      EXPECT_EQ(spans[lane]["attention"], 4 * 8);
+      EXPECT_EQ(spans[lane]["attention_backward"], 4 * 8);
+    }
+    EXPECT_GT(spans["group tensor"]["all-reduce"], 8 * 4 * 8);
+    EXPECT_EQ(spans["group world"]["all-reduce"], 1);
+    EXPECT_GT(spans["step"]["muon_apply"], 0);
+  }
 }
 
 TEST(Layouts, StagesHoldEveryLayerOnce) {

@@ -48,8 +48,7 @@ class MastersTest : public ::testing::Test {
   void Save(Run& run) {
     HostTensors weights, state;
     RankGroups& groups = *run.groups;
-    ASSERT_TRUE(
-        GatherTensors(WeightPieces(run.table, groups), groups, *run.stream, &weights).ok());
+    ASSERT_TRUE(GatherTensors(WeightPieces(run.table, groups), groups, *run.stream, &weights).ok());
     ASSERT_TRUE(
         GatherTensors(OptimizerPieces(*run.optimizer, groups), groups, *run.stream, &state).ok());
     ASSERT_TRUE(WriteSafetensorsFile(PosixFileSystem(), weights_, weights.arrays(), {}).ok());

@@ -21,8 +21,8 @@ absl::Status CheckFinite(const SafetensorsFile& file, const std::string& name, i
                          const double* values, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     if (!std::isfinite(values[i])) {
-      return absl::InvalidArgumentError(absl::StrCat(file.path(), ": element ", first + i, " of ", name,
-                                                     " is ", values[i],
+      return absl::InvalidArgumentError(absl::StrCat(file.path(), ": element ", first + i, " of ",
+                                                     name, " is ", values[i],
                                                      "; weights must be finite numbers"));
     }
   }

@@ -26,8 +26,7 @@ class RunStateTest : public ::testing::Test {
 
   std::vector<double> Weight(const std::string& name) {
     HostTensors tensors;
-    EXPECT_TRUE(
-        GatherTensors(WeightPieces(table_, *groups_), *groups_, *stream_, &tensors).ok());
+    EXPECT_TRUE(GatherTensors(WeightPieces(table_, *groups_), *groups_, *stream_, &tensors).ok());
     for (const NamedArray& array : tensors.arrays()) {
       const double* data = static_cast<const double*>(array.data);
       if (array.name == name) return {data, data + array.shape.elements()};

@@ -119,9 +119,9 @@ absl::Status SelectionReplay::CountFlips(const Pass& pass, int64_t micro_batch,
     ConvertElements(raw.data(), z.dtype(), logits.data(), DType::kFloat64, n);
     // A comparison needs an order.
     for (double& logit : logits) logit = std::isnan(logit) ? -HUGE_VAL : logit;
-    const auto found = std::find_if(
-        sparse_.begin(), sparse_.end(),
-        [&](const Layer& candidate) { return candidate.layer == selection.layer; });
+    const auto found = std::find_if(sparse_.begin(), sparse_.end(), [&](const Layer& candidate) {
+      return candidate.layer == selection.layer;
+    });
     FATHOM_CHECK(found != sparse_.end());
     const Layer& layer = *found;
     const int32_t* rows = layer.rows.data() + micro_batch * micro_batch_ * layer.k;

@@ -14,8 +14,8 @@
 
 namespace fathom {
 
-// What a job's `debug` asks of every training step, called by all ranks in this order: BeginStep; for
-// each pass of a micro-batch through layers of this rank BeforeForward and AfterForward; all
+// What a job's `debug` asks of every training step, called by all ranks in this order: BeginStep;
+// for each pass of a micro-batch through layers of this rank BeforeForward and AfterForward; all
 // backward passes and the sums over the ranks; AfterBackward, the update, EndStep. A job without
 // debug fields makes them all do nothing.
 class StepDebug {
@@ -52,8 +52,8 @@ class StepDebug {
   Stream& stream_;
   std::string dump_directory_;
 
-  int64_t step_ = 0;  // running
-  absl::Status status_;      // of the step's AfterForward calls: the first error
+  int64_t step_ = 0;     // running
+  absl::Status status_;  // of the step's AfterForward calls: the first error
   std::optional<StepDump> dump_;
   std::unique_ptr<SelectionReplay> replay_;  // nullptr: the model selects
   SelectionReplay::Flips flips_;             // of the running step

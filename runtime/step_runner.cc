@@ -123,9 +123,27 @@ absl::Status StepRunner::Forward(const PipelineOperation& operation, const Step&
   for (const auto& work : group) {
     FATHOM_RETURN_IF_ERROR(Wait(work->receiving, model_.stream()));
   }
-  model_.lanes().Run(options_.lanes,
-                     [&](int lane) { ForwardLane(step, stage, *group[lane]); });
+  RunLanes(absl::StrCat("forward ", operation.micro_batch),
+           [&](int lane) { ForwardLane(step, stage, *group[lane]); });
   return absl::OkStatus();
+}
+
+void StepRunner::RunLanes(const std::string& name, const std::function<void(int lane)>& body) {
+  Stream& stream = model_.stream();
+  Timeline* timeline = stream.timeline();
+  if (timeline == nullptr) {
+    model_.lanes().Run(options_.lanes, body);
+    return;
+  }
+  const int track = stream.track();
+  model_.lanes().Run(options_.lanes, [&](int lane) {
+    const int lane_track = timeline->Track(groups_.rank(), absl::StrCat("lane ", lane));
+    stream.RecordOn(timeline, lane_track);
+    const auto start = Timeline::Clock::now();
+    body(lane);
+    timeline->AddSpan(lane_track, name, start, Timeline::Clock::now());
+  });
+  stream.RecordOn(timeline, track);
 }
 
 void StepRunner::ForwardLane(const Step& step, Stage& stage, InFlight& work) {
@@ -162,8 +180,7 @@ absl::Status StepRunner::SendActivations(const PipelineOperation& operation) {
 absl::Status StepRunner::ReceiveGradients(const PipelineOperation& operation) {
   for (const auto& work : GroupOf(operation)) {
     Pass& pass = *work->pass;
-    pass.d_residual =
-        model_.arena(work->arena).New(pass.residual.dtype(), pass.residual.shape());
+    pass.d_residual = model_.arena(work->arena).New(pass.residual.dtype(), pass.residual.shape());
     work->receiving.push_back(
         groups_.pipeline().Receive(pass.d_residual, operation.peer, model_.stream()));
   }
@@ -183,7 +200,7 @@ absl::Status StepRunner::Backward(const PipelineOperation& operation, const Step
     const bool completes = work.micro_batch == last;
     stage.Backward(*work.pass, work.batch, completes ? step.hooks.gradients_done : nullptr);
   };
-  model_.lanes().Run(options_.lanes, backward_lane);
+  RunLanes(absl::StrCat("backward ", operation.micro_batch), backward_lane);
   if (stage.has_embedding()) {
     for (const auto& work : group) Release(*work);
     in_flight_.erase({operation.chunk, operation.micro_batch});
@@ -233,8 +250,7 @@ absl::Status StepRunner::Evaluate(const HostBatch& host, Routing routing,
     std::vector<Completion> transfers;
     if (!stage->has_embedding()) {
       for (const Tensor& tensor : Activations(pass, stage->NeedsCounts())) {
-        transfers.push_back(
-            groups_.pipeline().Receive(tensor, (at + stages - 1) % stages, stream));
+        transfers.push_back(groups_.pipeline().Receive(tensor, (at + stages - 1) % stages, stream));
       }
     }
     FATHOM_RETURN_IF_ERROR(Wait(transfers, stream));

@@ -88,6 +88,8 @@ class StepRunner {
   absl::Status Begin(const PipelineOperation& operation, const Step& step);
   absl::Status Forward(const PipelineOperation& operation, const Step& step);
   void ForwardLane(const Step& step, Stage& stage, InFlight& work);
+  // Runs body(lane) in all lanes; on a timeline each has a track, with one span of that name.
+  void RunLanes(const std::string& name, const std::function<void(int lane)>& body);
   absl::Status Backward(const PipelineOperation& operation, const Step& step);
   absl::Status SendActivations(const PipelineOperation& operation);
   absl::Status ReceiveGradients(const PipelineOperation& operation);

@@ -58,10 +58,9 @@ absl::Status Trainer::Start(bool resume) {
   start_time_ = Now();
   Device& device = environment_.device;
   if (!(groups_.sizes() == MeshOf(job_.parallel))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the job needs ", job_.parallel.ranks(), " ranks (",
-                     MeshOf(job_.parallel).ToString(), "), but there are ",
-                     groups_.mesh().world()));
+    return absl::InvalidArgumentError(absl::StrCat("the job needs ", job_.parallel.ranks(),
+                                                   " ranks (", MeshOf(job_.parallel).ToString(),
+                                                   "), but there are ", groups_.mesh().world()));
   }
   FATHOM_ASSIGN_OR_RETURN(training_, TrainingModel::Create(job_, groups_, device));
   Stream& stream = training_->stream();
@@ -70,8 +69,7 @@ absl::Status Trainer::Start(bool resume) {
   FATHOM_ASSIGN_OR_RETURN(const std::string checkpoint,
                           FromFirstRank(groups_.world(), stream, found));
   FATHOM_RETURN_IF_ERROR(OpenData());
-  FATHOM_ASSIGN_OR_RETURN(totals_buffer_,
-                          Buffer::Allocate(device, kStepTotals * sizeof(double)));
+  FATHOM_ASSIGN_OR_RETURN(totals_buffer_, Buffer::Allocate(device, kStepTotals * sizeof(double)));
   totals_ = totals_buffer_.View(0, DType::kFloat64, {kStepTotals});
 
   ParameterTable& parameters = training_->parameters();
@@ -84,9 +82,11 @@ absl::Status Trainer::Start(bool resume) {
   }
   const BatchShare share = ShareOf(job_, groups_.coordinates());
   FATHOM_ASSIGN_OR_RETURN(
-      debug_, StepDebug::Create(job_, environment_.files,
-                                [this](const std::string& line) { Log(line); }, step_ + 1,
-                                parameters, training_->optimizer(), share, groups_, stream));
+      debug_, StepDebug::Create(
+                  job_, environment_.files, [this](const std::string& line) { Log(line); },
+                  step_ + 1, parameters, training_->optimizer(), share, groups_, stream));
+  timeline_ = std::make_unique<StepTimeline>(
+      job_, environment_.files, [this](const std::string& line) { Log(line); }, groups_, stream);
   FATHOM_RETURN_IF_ERROR(OpenRecords());
 
   const DType dtype = ComputeDType(job_.train.precision);
@@ -114,10 +114,10 @@ absl::Status Trainer::OpenData() {
     return absl::OkStatus();
   };
   if (groups_.first()) opened = open();
-  FATHOM_RETURN_IF_ERROR(
-      FromFirstRank(groups_.world(), training_->stream(),
-                    opened.ok() ? absl::StatusOr<std::string>("") : absl::StatusOr<std::string>(opened))
-          .status());
+  FATHOM_RETURN_IF_ERROR(FromFirstRank(groups_.world(), training_->stream(),
+                                       opened.ok() ? absl::StatusOr<std::string>("")
+                                                   : absl::StatusOr<std::string>(opened))
+                             .status());
   return groups_.first() ? absl::OkStatus() : open();
 }
 
@@ -174,10 +174,9 @@ absl::Status Trainer::Load(const std::string& directory) {
   }
   FATHOM_RETURN_IF_ERROR(CheckRecordedTokenizer(checkpoint.contents.integers, directory, data_));
   Stream& stream = training_->stream();
-  FATHOM_RETURN_IF_ERROR(
-      LoadWeights(*checkpoint.weights, ParameterNames(job_.model), training_->parameters(), stream));
-  FATHOM_RETURN_IF_ERROR(
-      LoadOptimizer(*checkpoint.optimizer, training_->optimizer(), stream));
+  FATHOM_RETURN_IF_ERROR(LoadWeights(*checkpoint.weights, ParameterNames(job_.model),
+                                     training_->parameters(), stream));
+  FATHOM_RETURN_IF_ERROR(LoadOptimizer(*checkpoint.optimizer, training_->optimizer(), stream));
   const auto& integers = checkpoint.contents.integers;
   if (const auto found = integers.find("skipped_in_a_row"); found != integers.end()) {
     skipped_in_a_row_ = found->second;
@@ -201,8 +200,10 @@ absl::Status Trainer::Run() {
     const double started = Now();
     const double learning_rate =
         LearningRate(job_.schedule, job_.optimizer.learning_rate, step, steps);
+    timeline_->BeginStep(step);
     FATHOM_RETURN_IF_ERROR(TrainStep(step, learning_rate));
     FATHOM_ASSIGN_OR_RETURN(const StepOutcome outcome, ReadOutcome());
+    FATHOM_RETURN_IF_ERROR(timeline_->EndStep(step));
     step_ = step;
     FATHOM_RETURN_IF_ERROR(Record(outcome, learning_rate, Now() - started));
     FATHOM_RETURN_IF_ERROR(CountSkippedSteps(outcome));
@@ -268,19 +269,18 @@ absl::Status Trainer::Record(const StepOutcome& outcome, double learning_rate, d
   if (!groups_.first()) return absl::OkStatus();
   const int64_t steps_left = job_.train.steps - step_;
   const double seconds_per_step = SecondsSinceStart() / static_cast<double>(step_ - first_step_);
-  environment_.progress.Update({.step = step_,
-                                .steps = job_.train.steps,
-                                .loss = outcome.loss,
-                                .validation_loss = validation_loss_,
-                                .gradient_norm = outcome.gradient_norm,
-                                .learning_rate = learning_rate,
-                                .tokens_per_second = tokens_per_second,
-                                .utilisation = tokens_per_second * flops_per_token_ /
-                                               (peak_flops_ * groups_.mesh().world()),
-                                .routed_share =
-                                    RoutedShare(job_.model.plan, job_.train.sequence_length),
-                                .seconds_left = seconds_per_step * static_cast<double>(steps_left)},
-                               Now());
+  environment_.progress.Update(
+      {.step = step_,
+       .steps = job_.train.steps,
+       .loss = outcome.loss,
+       .validation_loss = validation_loss_,
+       .gradient_norm = outcome.gradient_norm,
+       .learning_rate = learning_rate,
+       .tokens_per_second = tokens_per_second,
+       .utilisation = tokens_per_second * flops_per_token_ / (peak_flops_ * groups_.mesh().world()),
+       .routed_share = RoutedShare(job_.model.plan, job_.train.sequence_length),
+       .seconds_left = seconds_per_step * static_cast<double>(steps_left)},
+      Now());
   return absl::OkStatus();
 }
 
@@ -345,10 +345,10 @@ absl::Status Trainer::Validate(int64_t step) {
 absl::Status Trainer::Save() {
   Stream& stream = training_->stream();
   HostTensors weights, optimizer;
-  FATHOM_RETURN_IF_ERROR(GatherTensors(WeightPieces(training_->parameters(), groups_), groups_,
-                                       stream, &weights));
-  FATHOM_RETURN_IF_ERROR(GatherTensors(OptimizerPieces(training_->optimizer(), groups_), groups_,
-                                       stream, &optimizer));
+  FATHOM_RETURN_IF_ERROR(
+      GatherTensors(WeightPieces(training_->parameters(), groups_), groups_, stream, &weights));
+  FATHOM_RETURN_IF_ERROR(
+      GatherTensors(OptimizerPieces(training_->optimizer(), groups_), groups_, stream, &optimizer));
   saved_step_ = step_;
   if (!groups_.first()) return absl::OkStatus();
   std::map<std::string, int64_t> integers = {{"skipped_in_a_row", skipped_in_a_row_}};

@@ -16,6 +16,7 @@
 #include "runtime/metrics.h"
 #include "runtime/progress.h"
 #include "runtime/step_debug.h"
+#include "runtime/step_timeline.h"
 #include "runtime/tensorboard.h"
 #include "runtime/training_model.h"
 
@@ -36,8 +37,8 @@ struct TrainerEnvironment {
   std::function<void(int64_t step, const ParameterTable& parameters)> before_update = {};
 };
 
-// One run of a job: from initial weights or a checkpoint, step by step, to the last checkpoint. With
-// several ranks all call the same methods; an error on one of them must end all
+// One run of a job: from initial weights or a checkpoint, step by step, to the last checkpoint.
+// With several ranks all call the same methods; an error on one of them must end all
 // (Communicator::Abort).
 class Trainer {
  public:
@@ -103,11 +104,12 @@ class Trainer {
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<EventWriter> events_;  // the same numbers, for TensorBoard; may be absent
   std::unique_ptr<StepDebug> debug_;
+  std::unique_ptr<StepTimeline> timeline_;
   LossWatch loss_watch_;  // starts afresh at a resume
 
   Buffer totals_buffer_;
-  Tensor totals_;           // [kStepTotals] float64 on the device
-  double wants_stop_ = 0;   // the source of an asynchronous copy
+  Tensor totals_;             // [kStepTotals] float64 on the device
+  double wants_stop_ = 0;     // the source of an asynchronous copy
   bool stop_agreed_ = false;  // a rank wanted to stop when the last step ended
 
   int64_t step_ = 0;                       // finished

@@ -60,21 +60,19 @@ absl::StatusOr<std::unique_ptr<TrainingModel>> TrainingModel::Create(const Job& 
   const bool shard = job.parallel.zero > 0;
   FATHOM_ASSIGN_OR_RETURN(
       training->reducer_,
-      GradientReducer::Create(
-          {.to_owners = shard, .bfloat16 = job.parallel.gradients_in_bfloat16},
-          parameters.layout(), parameters.gradients(), groups.data(), device));
+      GradientReducer::Create({.to_owners = shard, .bfloat16 = job.parallel.gradients_in_bfloat16},
+                              parameters.layout(), parameters.gradients(), groups.data(), device));
   FATHOM_ASSIGN_OR_RETURN(training->optimizer_,
                           Optimizer::Create(job.optimizer, {.shard_state = shard}, parameters,
                                             groups, device, training->stream()));
   const double tokens = static_cast<double>(job.train.global_batch * job.train.sequence_length);
   FATHOM_ASSIGN_OR_RETURN(
       training->runner_,
-      StepRunner::Create(
-          {.schedule = job.parallel.schedule,
-           .micro_batches = ShareOf(job, groups.coordinates()).micro_batches(),
-           .lanes = static_cast<int>(job.parallel.lanes),
-           .auxiliary_weight = job.model.routing_coefficient / tokens},
-          *training->model_, groups));
+      StepRunner::Create({.schedule = job.parallel.schedule,
+                          .micro_batches = ShareOf(job, groups.coordinates()).micro_batches(),
+                          .lanes = static_cast<int>(job.parallel.lanes),
+                          .auxiliary_weight = job.model.routing_coefficient / tokens},
+                         *training->model_, groups));
   return training;
 }
 

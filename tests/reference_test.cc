@@ -148,14 +148,13 @@ class ReferenceCase {
   ReferenceCase(const std::string& name, DType dtype)
       : name_(name), job_(ReadGolden(name, "job.json")), device_(2) {
     length_ = job_["train"]["sequence_length"];
-    auto model = LanguageModel::Create(
-        ConfigOf(job_), {.dtype = dtype, .length = length_, .with_gradients = true}, *groups_,
-        device_);
+    auto model = LanguageModel::Create(ConfigOf(job_),
+                                       {.dtype = dtype, .length = length_, .with_gradients = true},
+                                       *groups_, device_);
     FATHOM_CHECK(model.ok());
     model_ = *std::move(model);
-    auto optimizer =
-        Optimizer::Create(OptimizerOf(job_), {}, model_->parameters(), *groups_, device_,
-                          model_->stream());
+    auto optimizer = Optimizer::Create(OptimizerOf(job_), {}, model_->parameters(), *groups_,
+                                       device_, model_->stream());
     FATHOM_CHECK(optimizer.ok());
     optimizer_ = *std::move(optimizer);
     tokens_ = ReadTensors(name, "tokens.safetensors");
@@ -166,8 +165,8 @@ class ReferenceCase {
     const auto file = SafetensorsFile::Open(
         PosixFileSystem(), GoldenPath(name_, absl::StrCat("weights_", step, ".safetensors")));
     FATHOM_CHECK(file.ok());
-    const absl::Status status = LoadWeights(**file, ParameterNames(model_->config()), model_->parameters(),
-                                            model_->stream());
+    const absl::Status status = LoadWeights(**file, ParameterNames(model_->config()),
+                                            model_->parameters(), model_->stream());
     FATHOM_CHECK(status.ok()) << status.message();
   }
 
@@ -332,8 +331,7 @@ void ExpectGradients(ReferenceCase& run, const ReferenceCase::Outcome& outcome, 
     ASSERT_NE(found, expected.end()) << parameter.spec.name;
     const double floor = floors ? GradientFloor(parameter) * all : 0;
     const std::vector<double>& gradient = outcome.gradients.at(parameter.spec.name);
-    EXPECT_LE(RelativeDifference(gradient, found->second, floor), tolerance)
-        << parameter.spec.name;
+    EXPECT_LE(RelativeDifference(gradient, found->second, floor), tolerance) << parameter.spec.name;
     ++compared;
   }
   EXPECT_EQ(compared, expected.size());

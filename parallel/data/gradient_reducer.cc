@@ -16,14 +16,11 @@ GradientReducer::GradientReducer(const Options& options, const ParameterLayout& 
 absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
     const Options& options, const ParameterLayout& layout, const Tensor& gradients,
     Communicator& data, Device& device) {
-  std::unique_ptr<GradientReducer> reducer(
-      new GradientReducer(options, layout, gradients, data));
+  std::unique_ptr<GradientReducer> reducer(new GradientReducer(options, layout, gradients, data));
   if (options.bfloat16 && data.size() > 1) {
-    FATHOM_ASSIGN_OR_RETURN(
-        reducer->staging_buffer_,
-        Buffer::Allocate(device, layout.elements * SizeOf(DType::kBFloat16)));
-    reducer->staging_ =
-        reducer->staging_buffer_.View(0, DType::kBFloat16, Shape{layout.elements});
+    FATHOM_ASSIGN_OR_RETURN(reducer->staging_buffer_,
+                            Buffer::Allocate(device, layout.elements * SizeOf(DType::kBFloat16)));
+    reducer->staging_ = reducer->staging_buffer_.View(0, DType::kBFloat16, Shape{layout.elements});
   }
   return reducer;
 }

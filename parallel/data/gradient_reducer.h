@@ -51,7 +51,7 @@ class GradientReducer {
   const Tensor gradients_;
   Communicator& data_;
   Buffer staging_buffer_;
-  Tensor staging_;  // the gradients in bfloat16; absent: they travel as they are
+  Tensor staging_;             // the gradients in bfloat16; absent: they travel as they are
   std::vector<bool> started_;  // of the buckets
   std::vector<Completion> pending_;
 };

@@ -29,7 +29,7 @@ struct ParameterLayoutOptions {
   int data_ranks = 1;
   int tensor_ranks = 1;
   bool muon = true;  // hidden matrices are orthogonalised, so each is owned by one rank
-  int64_t newton_schulz_steps = 5;  // for the cost that owners are balanced by
+  int64_t newton_schulz_steps = 5;             // for the cost that owners are balanced by
   int64_t bucket_elements = int64_t{1} << 24;  // of the matrices that are reduced together
 };
 
@@ -53,10 +53,10 @@ struct MatrixOwner {
 };
 
 struct ParameterLayout {
-  std::vector<int64_t> offsets;         // of each parameter, in elements
-  int64_t elements = 0;                 // of the common buffers
+  std::vector<int64_t> offsets;          // of each parameter, in elements
+  int64_t elements = 0;                  // of the common buffers
   std::vector<ParameterBucket> buckets;  // in the order in which backward completes them
-  std::vector<MatrixOwner> owners;      // of each parameter
+  std::vector<MatrixOwner> owners;       // of each parameter
 };
 
 // `units` in the order of the table. Units start at multiples of 64 elements.

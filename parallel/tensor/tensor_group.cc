@@ -15,7 +15,11 @@ std::vector<int64_t> TensorGroup::Counts(const Tensor& all) const {
 }
 
 void TensorGroup::Finish(Completion completion, Stream& stream) {
-  if (lanes_ != nullptr) lanes_->Yield();
+  if (lanes_ != nullptr) {
+    const int track = stream.track();
+    lanes_->Yield();
+    stream.RecordOn(stream.timeline(), track);
+  }
   status_.Update(completion.Wait(stream));
 }
 

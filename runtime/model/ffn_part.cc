@@ -8,9 +8,7 @@ namespace fathom {
 
 FfnPart::FfnPart(const LayerSetup& setup, const std::string& prefix,
                  GradientOverRanks norm_gradient)
-    : tensor_(setup.tensor),
-      ffn_(setup.config.ffn / setup.tensor.size()),
-      eps_(setup.config.eps) {
+    : tensor_(setup.tensor), ffn_(setup.config.ffn / setup.tensor.size()), eps_(setup.config.eps) {
   ParameterTable& table = setup.table;
   const int64_t d = setup.config.d;
   const int64_t all_ffn = setup.config.ffn;
@@ -49,8 +47,8 @@ void FfnPart::Forward(Pass& pass, const Rows& rows, RmsNorm norm, const Tensor& 
   *saved = s;
 }
 
-void FfnPart::Backward(Pass& pass, const Rows& rows, const Saved& saved,
-                       const Tensor& d_output, RmsNormBackward norm) const {
+void FfnPart::Backward(Pass& pass, const Rows& rows, const Saved& saved, const Tensor& d_output,
+                       RmsNormBackward norm) const {
   ArenaScope scope(pass.arena);
   Stream& stream = pass.stream;
   const Tensor d_f = GradientOfAllRows(pass, rows, tensor_, d_output);

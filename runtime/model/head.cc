@@ -83,12 +83,9 @@ void Head::Forward(Pass& pass, const Tensor& labels, double loss_weight, const T
   {
     ArenaScope scope(arena);
     const Tensor y = arena.New(dtype, {n, d});
-    NormToAllRows(pass, pass.all, tensor_,
-                  RmsNorm{.x = pass.residual,
-                          .weight = norm_->weight,
-                          .eps = eps_,
-                          .rstd = saved->rstd},
-                  y);
+    NormToAllRows(
+        pass, pass.all, tensor_,
+        RmsNorm{.x = pass.residual, .weight = norm_->weight, .eps = eps_, .rstd = saved->rstd}, y);
     // This rank's part of the gradient of y, before the ranks' sum.
     Tensor d_y = saved->d_y;
     if (pass.training && pass.all.split) d_y = arena.New(dtype, {n, d});

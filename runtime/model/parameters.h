@@ -68,8 +68,8 @@ struct FusedMatrix {
   Tensor gradient;
 };
 
-// All parameters that a rank holds, in one order that drives initialisation, optimizer choice, decay
-// and saving. Layers add theirs when they are constructed and use them once Allocate has run.
+// All parameters that a rank holds, in one order that drives initialisation, optimizer choice,
+// decay and saving. Layers add theirs when they are constructed and use them once Allocate has run.
 class ParameterTable {
  public:
   ParameterTable() = default;

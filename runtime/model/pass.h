@@ -16,10 +16,10 @@ struct Rows {
   // The layer's input and output are this rank's rows of the m alone: it is a layer that sees all
   // tokens, under sequence parallelism.
   bool split = false;
-  Tensor index;          // [m] int32: the rows' places in the residual; absent: all, in order
-  Tensor count;          // [1] int32: rows in use, where only the device knows; absent: all m
-  Tensor positions;      // [m] int32: original positions, for the rotary angles
-  Tensor segments;       // [S + 1] int32: borders of sequences and documents among the rows
+  Tensor index;      // [m] int32: the rows' places in the residual; absent: all, in order
+  Tensor count;      // [1] int32: rows in use, where only the device knows; absent: all m
+  Tensor positions;  // [m] int32: original positions, for the rotary angles
+  Tensor segments;   // [S + 1] int32: borders of sequences and documents among the rows
   // Query-key pairs of attention over these rows, for the cost; see SelectedPairs.
   double pairs = 0;
 };
@@ -59,7 +59,7 @@ struct Pass {
   double auxiliary_weight = 0;  // of a token in the routing loss: coefficient / global tokens
   ReplayedSelection replay;     // empty: the model selects
 
-  Rows all;       // every row of the micro-batch
+  Rows all;  // every row of the micro-batch
   // The rows whose residual this rank holds: all of them, or its part under sequence parallelism.
   ElementRange held;
   Tensor cosine;  // [L, h/2] stat, rotary tables

@@ -23,9 +23,9 @@ struct SparseBlock::SparseSaved final : Saved {
   Tensor s;  // [n] stat, router logits
   Tensor z;  // [n] stat, adjusted
   Rows rows;
-  Tensor x;  // [m, d] the selected rows before the layer
-  Tensor a;  // [m, d]
-  Tensor f;  // [m, d]
+  Tensor x;           // [m, d] the selected rows before the layer
+  Tensor a;           // [m, d]
+  Tensor f;           // [m, d]
   Tensor selected_z;  // [m] stat, z of the selected rows; sequence parallelism only
   AttentionPart::Saved attention;
   FfnPart::Saved ffn;
@@ -65,8 +65,7 @@ void SparseBlock::ComputeLogits(Pass& pass, const Tensor& s) const {
   const ElementRange part = tensor_.PartOf(pass.rows());
   ArenaScope scope(pass.arena);
   const Tensor mine = pass.arena.New(s.dtype(), {part.size()});
-  const Tensor x =
-      tensor_.sequence() ? pass.residual : pass.residual.Rows(part.begin, part.end);
+  const Tensor x = tensor_.sequence() ? pass.residual : pass.residual.Rows(part.begin, part.end);
   Launch(pass.stream, RouterLogits{.x = x, .w = router_->weight, .s = mine});
   tensor_.AllGatherRows(mine, s, pass.stream);
 }
@@ -176,8 +175,7 @@ std::unique_ptr<Saved> SparseBlock::Forward(Pass& pass) const {
     Launch(pass.stream, update);
     ScatterHeld(pass, rows, update.y, pass.residual);
   }
-  pass.selections.push_back(
-      {.layer = layer_, .index = rows.index, .adjusted_logits = saved->z});
+  pass.selections.push_back({.layer = layer_, .index = rows.index, .adjusted_logits = saved->z});
   if (pass.training) return saved;
   pass.arena.Release(start);
   return nullptr;
@@ -227,8 +225,7 @@ void SparseBlock::Backward(Pass& pass, const Saved& saved_base) const {
                                 .dx = d_a,
                                 .base2 = shared ? Tensor() : d_x,
                                 .dx2 = shared ? Tensor() : d_x});
-  RmsNormBackward norm{
-      .x = saved.x, .base = d_x, .dx = pass.d_residual, .dx_index = rows.index};
+  RmsNormBackward norm{.x = saved.x, .base = d_x, .dx = pass.d_residual, .dx_index = rows.index};
   if (sequence) {
     norm.dx = d_x;
     norm.dx_index = Tensor();

@@ -15,9 +15,10 @@ namespace fathom {
 // The residual is updated in place; backward undoes it from the saved rows, so that no copy of all
 // rows is made.
 //
-// With tensor ranks the logits of a token are computed by one of them and gathered, so that all make
-// the same selection. The selected rows stand on every rank; sums go over them alone. Under sequence
-// parallelism they are gathered from the ranks that hold them, and each rank takes back its own.
+// With tensor ranks the logits of a token are computed by one of them and gathered, so that all
+// make the same selection. The selected rows stand on every rank; sums go over them alone. Under
+// sequence parallelism they are gathered from the ranks that hold them, and each rank takes back
+// its own.
 class SparseBlock final : public Block {
  public:
   // `layer`: the layer's place in the plan.

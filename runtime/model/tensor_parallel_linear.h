@@ -25,8 +25,7 @@ void LinearToSum(Pass& pass, const Rows& rows, TensorGroup& tensor, const Tensor
                  const Tensor& w, const Tensor& output);
 
 // LinearToSum's gradient on all m rows, in the arena where it has to be gathered.
-Tensor GradientOfAllRows(Pass& pass, const Rows& rows, TensorGroup& tensor,
-                         const Tensor& d_output);
+Tensor GradientOfAllRows(Pass& pass, const Rows& rows, TensorGroup& tensor, const Tensor& d_output);
 // dy w summed over the ranks, in the arena: dy [m, out of this rank], w [out of this rank, d]; the
 // result is [m, d], or this rank's rows of it.
 Tensor LinearInputGradient(Pass& pass, const Rows& rows, TensorGroup& tensor, const Tensor& dy,

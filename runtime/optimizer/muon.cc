@@ -128,14 +128,13 @@ absl::Status Muon::Run(const Round& round, Stream& stream, Arena& arena) {
   for (const auto& of_owner : round) to_owners.push_back(of_owner.size() * part_elements);
   const std::vector<int64_t> from_ranks(ranks, owned * part_elements);
   CopyParts(round, mine, /*to_buffer=*/true, stream);
-  FATHOM_RETURN_IF_ERROR(
-      tensor_.AllToAll(mine, to_owners, parts, from_ranks, stream).Wait(stream));
+  FATHOM_RETURN_IF_ERROR(tensor_.AllToAll(mine, to_owners, parts, from_ranks, stream).Wait(stream));
   if (owned > 0) {
     const Tensor batch = arena.New(dtype, {owned, any->shape[0], any->shape[1]});
     const auto each_part = [&](bool to_batch) {
       for (int64_t k = 0; k < ranks * owned; ++k) {
-        const Tensor part = parts.Rows(k * part_elements, (k + 1) * part_elements)
-                                .Reshape(any->gradient.shape());
+        const Tensor part =
+            parts.Rows(k * part_elements, (k + 1) * part_elements).Reshape(any->gradient.shape());
         const Tensor place =
             PartOf(MatrixOf(batch, k % owned), dim, ranks, static_cast<int>(k / owned));
         Launch(stream, to_batch ? Copy{.x = part, .y = place} : Copy{.x = place, .y = part});
@@ -145,8 +144,7 @@ absl::Status Muon::Run(const Round& round, Stream& stream, Arena& arena) {
     NewtonSchulz(stream, arena, batch, config_.newton_schulz_steps);
     each_part(/*to_batch=*/false);
   }
-  FATHOM_RETURN_IF_ERROR(
-      tensor_.AllToAll(parts, from_ranks, mine, to_owners, stream).Wait(stream));
+  FATHOM_RETURN_IF_ERROR(tensor_.AllToAll(parts, from_ranks, mine, to_owners, stream).Wait(stream));
   CopyParts(round, mine, /*to_buffer=*/false, stream);
   return absl::OkStatus();
 }

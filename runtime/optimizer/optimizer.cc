@@ -37,9 +37,11 @@ void Optimizer::VisitKept(Visit visit) const {
   }
 }
 
-absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(
-    const OptimizerConfig& config, const OptimizerSharing& sharing, const ParameterTable& table,
-    RankGroups& groups, Device& device, Stream& stream) {
+absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(const OptimizerConfig& config,
+                                                             const OptimizerSharing& sharing,
+                                                             const ParameterTable& table,
+                                                             RankGroups& groups, Device& device,
+                                                             Stream& stream) {
   std::unique_ptr<Optimizer> optimizer(new Optimizer(config, sharing, table, groups));
   int64_t state_elements = 0;
   optimizer->VisitKept([&](const Parameter& parameter, int64_t, const ElementRange& elements) {
@@ -54,25 +56,24 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(
 
   int64_t offset = 0;
   std::map<const Parameter*, Tensor> momenta;
-  optimizer->VisitKept(
-      [&](const Parameter& parameter, int64_t begin, const ElementRange& elements) {
-        const auto add_state = [&](const char* suffix) {
-          const Tensor tensor =
-              optimizer->state_buffer_.View(offset, dtype, Shape{elements.size()});
-          offset += tensor.bytes();
-          optimizer->state_.push_back({absl::StrCat(parameter.spec.name, ".", suffix),
-                                       &parameter,
-                                       {elements.begin - begin, elements.end - begin},
-                                       tensor});
-          return tensor;
-        };
-        if (optimizer->UsesMuon(parameter)) {
-          momenta[&parameter] = add_state("momentum");
-        } else {
-          const Tensor first = add_state("first");
-          optimizer->adam_.push_back({&parameter, elements, first, add_state("second")});
-        }
-      });
+  optimizer->VisitKept([&](const Parameter& parameter, int64_t begin,
+                           const ElementRange& elements) {
+    const auto add_state = [&](const char* suffix) {
+      const Tensor tensor = optimizer->state_buffer_.View(offset, dtype, Shape{elements.size()});
+      offset += tensor.bytes();
+      optimizer->state_.push_back({absl::StrCat(parameter.spec.name, ".", suffix),
+                                   &parameter,
+                                   {elements.begin - begin, elements.end - begin},
+                                   tensor});
+      return tensor;
+    };
+    if (optimizer->UsesMuon(parameter)) {
+      momenta[&parameter] = add_state("momentum");
+    } else {
+      const Tensor first = add_state("first");
+      optimizer->adam_.push_back({&parameter, elements, first, add_state("second")});
+    }
+  });
   std::vector<MuonMatrix> matrices;
   for (size_t i = 0; i < table.all().size(); ++i) {
     const Parameter& parameter = table.all()[i];
@@ -84,8 +85,8 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(
                         .gradient = parameter.gradient,
                         .momentum = momenta[&parameter]});
   }
-  optimizer->muon_ = std::make_unique<Muon>(config, std::move(matrices), groups.data().rank(),
-                                            groups.tensor());
+  optimizer->muon_ =
+      std::make_unique<Muon>(config, std::move(matrices), groups.data().rank(), groups.tensor());
   Launch(stream,
          Fill{.value = 0, .y = optimizer->state_buffer_.View(0, dtype, Shape{state_elements})});
   Launch(stream, Fill{.value = 0, .y = optimizer->step_});
@@ -107,8 +108,7 @@ absl::Status Optimizer::Step(Stream& stream, Arena& arena, double learning_rate,
   const Tensor squared_norm = totals.Rows(last, last + 1);
   Launch(stream, Fill{.value = 0, .y = squared_norm});
   AddSquaredNorm(stream, squared_norm);
-  FATHOM_RETURN_IF_ERROR(
-      groups_.world().AllReduce(totals, ReduceOp::kSum, stream).Wait(stream));
+  FATHOM_RETURN_IF_ERROR(groups_.world().AllReduce(totals, ReduceOp::kSum, stream).Wait(stream));
   learning_rate_ = learning_rate;
   stream.CopyToDevice(&learning_rate_, step_.Rows(kLearningRate, kLearningRate + 1));
   Launch(stream, PrepareStep{.squared_norm = squared_norm,
@@ -116,15 +116,16 @@ absl::Status Optimizer::Step(Stream& stream, Arena& arena, double learning_rate,
                              .clip = config_.clip,
                              .step = step_});
   for (const AdamPiece& piece : adam_) {
-    Launch(stream, AdamW{.gradient = table_.gradients().Rows(piece.elements.begin, piece.elements.end),
-                         .step = step_,
-                         .decay = piece.parameter->decayed() ? config_.weight_decay : 0,
-                         .beta1 = config_.beta1,
-                         .beta2 = config_.beta2,
-                         .epsilon = config_.epsilon,
-                         .first = piece.first,
-                         .second = piece.second,
-                         .weight = table_.masters().Rows(piece.elements.begin, piece.elements.end)});
+    Launch(stream,
+           AdamW{.gradient = table_.gradients().Rows(piece.elements.begin, piece.elements.end),
+                 .step = step_,
+                 .decay = piece.parameter->decayed() ? config_.weight_decay : 0,
+                 .beta1 = config_.beta1,
+                 .beta2 = config_.beta2,
+                 .epsilon = config_.epsilon,
+                 .first = piece.first,
+                 .second = piece.second,
+                 .weight = table_.masters().Rows(piece.elements.begin, piece.elements.end)});
   }
   if (sharing_.shard_state) {
     FATHOM_RETURN_IF_ERROR(Share(/*matrices=*/false, table_.masters(), stream));

@@ -27,9 +27,11 @@ class Optimizer {
  public:
   // `table` has its memory, with gradients; it and `groups` outlive the optimizer. Momenta start
   // at 0.
-  static absl::StatusOr<std::unique_ptr<Optimizer>> Create(
-      const OptimizerConfig& config, const OptimizerSharing& sharing, const ParameterTable& table,
-      RankGroups& groups, Device& device, Stream& stream);
+  static absl::StatusOr<std::unique_ptr<Optimizer>> Create(const OptimizerConfig& config,
+                                                           const OptimizerSharing& sharing,
+                                                           const ParameterTable& table,
+                                                           RankGroups& groups, Device& device,
+                                                           Stream& stream);
 
   // One update from the table's gradients, which have been summed over the ranks and are used up.
   // totals [k + 1] float64: first k numbers of this rank, such as its share of the loss, which
@@ -41,8 +43,8 @@ class Optimizer {
   // [kStepScalars] float64 in device memory: what the last step did (see kernels/optimizer.h).
   const Tensor& step() const { return step_; }
 
-  // The state that this rank keeps, by the names that checkpoints have: NAME.momentum, or NAME.first
-  // and NAME.second. `range`: of the elements of this rank's part of the parameter.
+  // The state that this rank keeps, by the names that checkpoints have: NAME.momentum, or
+  // NAME.first and NAME.second. `range`: of the elements of this rank's part of the parameter.
   struct StateTensor {
     std::string name;
     const Parameter* parameter;

@@ -83,10 +83,9 @@ TEST(ShardedOptimizer, NormCountsWhatRanksShareOnce) {
 std::vector<double> UpdateOfOnes(int tensor_ranks, int dim) {
   std::vector<double> whole(32);
   RunRanks(tensor_ranks, [&](Communicator& world) {
-    Rank rank(world, {.tensor = tensor_ranks}, false,
-              [&](ParameterTable& table, int tensor_rank) {
-                table.Add(Matrix("m", {8, 4}, dim, tensor_ranks, tensor_rank));
-              });
+    Rank rank(world, {.tensor = tensor_ranks}, false, [&](ParameterTable& table, int tensor_rank) {
+      table.Add(Matrix("m", {8, 4}, dim, tensor_ranks, tensor_rank));
+    });
     const Parameter& m = rank.table.all()[0];
     Launch(*rank.stream, Fill{.value = 1, .y = m.gradient});
     rank.Step();
@@ -112,8 +111,8 @@ TEST(ShardedOptimizer, MuonOfOnesIsTheSameInParts) {
 }
 
 TEST(ShardedOptimizer, EveryMatrixIsOrthogonalizedOnce) {
-  for (const MeshSizes& sizes : {MeshSizes{.data = 2}, {.tensor = 2}, {.data = 2, .tensor = 2},
-                                 {.data = 3, .tensor = 2}}) {
+  for (const MeshSizes& sizes :
+       {MeshSizes{.data = 2}, {.tensor = 2}, {.data = 2, .tensor = 2}, {.data = 3, .tensor = 2}}) {
     for (const bool zero : {false, true}) {
       std::atomic<int64_t> orthogonalized{0};
       RunRanks(static_cast<int>(sizes.product()), [&](Communicator& world) {
@@ -138,7 +137,8 @@ TEST(ShardedOptimizer, EveryMatrixIsOrthogonalizedOnce) {
 TEST(ShardedOptimizer, FusedMatricesForgetTheSizesOfTheirGradients) {
   RunRanks(2, [](Communicator& world) {
     Rank rank(world, {.tensor = 2}, true, [](ParameterTable& table, int tensor_rank) {
-      table.AddFused({Matrix("q", {8, 4}, 0, 2, tensor_rank), Matrix("k", {8, 4}, 0, 2, tensor_rank),
+      table.AddFused({Matrix("q", {8, 4}, 0, 2, tensor_rank),
+                      Matrix("k", {8, 4}, 0, 2, tensor_rank),
                       Matrix("v", {8, 4}, 0, 2, tensor_rank)});
     });
     const auto& all = rank.table.all();
@@ -169,8 +169,9 @@ TEST(ShardedOptimizer, GradientsInBfloat16AddUpInFloat) {
       layout.data_ranks = 17;
       ASSERT_TRUE(table.Allocate(device, DType::kFloat32, true, layout).ok());
       Launch(*stream, Fill{.value = world.rank() == 0 ? 256.0 : 1.0, .y = table.gradients()});
-      const auto reducer = GradientReducer::Create({.to_owners = to_owners, .bfloat16 = true},
-                                                   table.layout(), table.gradients(), world, device);
+      const auto reducer =
+          GradientReducer::Create({.to_owners = to_owners, .bfloat16 = true}, table.layout(),
+                                  table.gradients(), world, device);
       ASSERT_TRUE(reducer.ok());
       (*reducer)->Begin();
       (*reducer)->Ready(0, *stream);

@@ -56,11 +56,12 @@ inline absl::Status TrainToy(const Job& job, const ToyOptions& options, RankGrou
                         .progress = progress,
                         .stop_signal = no_signal,
                         .groups = groups,
-                        .before_update = [&](int64_t step, const ParameterTable& parameters) {
-                          if (!options.before_update) return;
-                          const int rank = groups == nullptr ? 0 : groups->rank();
-                          options.before_update(rank, step, parameters);
-                        }});
+                        .before_update =
+                            [&](int64_t step, const ParameterTable& parameters) {
+                              if (!options.before_update) return;
+                              const int rank = groups == nullptr ? 0 : groups->rank();
+                              options.before_update(rank, step, parameters);
+                            }});
   FATHOM_RETURN_IF_ERROR(trainer.Start(options.resume));
   return trainer.Run();
 }
