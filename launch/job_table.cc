@@ -142,6 +142,20 @@ schedule { kind: COSINE warmup_fraction: 0.01 final_fraction: 0.1 }
 checkpoint { every: 500 keep: 3 keep_every: 5000 }
 )";
 
+// Beside kSizeRest, for clusters: every node's GPUs share each matrix, nodes are replicas.
+const char kClusterAbout[] =
+    "# For 8 nodes of 8 GPUs with 80 GB: launch/mpirun.sh --hostfile HOSTS, or sbatch "
+    "launch/slurm.sh.\n#\n";
+const char kClusterRest[] = R"(
+parallel {
+  tensor: 8
+  sequence: true
+  data: 8
+  zero: 1
+  lanes: 2
+}
+)";
+
 const char kBenchAbout[] = "# The benchmark of machines without a GPU; any text does.\n";
 const char kBenchRest[] = R"(
 data {
@@ -195,6 +209,13 @@ train {
 }
 )";
 
+// The same with bfloat16 for matrix products.
+std::string InBFloat16(std::string rest) {
+  const std::string place = "  micro_batch: 1\n";
+  rest.insert(rest.find(place), "  precision: BF16\n");
+  return rest;
+}
+
 JobFile Render(const Size& size, const Model& model, const std::string& about,
                const std::string& rest) {
   const std::string separator = model.name.empty() ? "" : "_";
@@ -221,6 +242,9 @@ std::vector<JobFile> MakeJobFiles() {
       files.push_back(Render(size, model, kSizeAbout, kSizeRest));
     }
   }
+  files.push_back(
+      Render(kSizes[4], {"xmod_a3k16_8x8", "X-MoD A3K16", {Dense(4), Intervals(6, 48, 16)}},
+             absl::StrCat(kClusterAbout, kSizeAbout), InBFloat16(kSizeRest) + kClusterRest));
   for (const Model& model : Ablations()) {
     files.push_back(Render(kSizes[3], model, kSizeAbout, kSizeRest));
   }

@@ -301,5 +301,31 @@ TEST(Layouts, StagesHoldEveryLayerOnce) {
   }
 }
 
+// The job of 8 nodes of 8 GPUs, narrower and on shorter sequences: the same layers and layout.
+TEST(DeepCluster, TheJobOf64RanksIsThatOfOne) {
+  const std::string job = "1650m_xmod_a3k16_8x8";
+  const std::vector<std::string> reduced = {"model.d=64",
+                                            "model.heads=16",
+                                            "model.kv_heads=8",
+                                            "model.head_dim=8",
+                                            "model.ffn=192",
+                                            "model.vocabulary=257",
+                                            "train.sequence_length=512",
+                                            "train.global_batch=16",
+                                            "checkpoint.keep_every=0",
+                                            "data.train=",
+                                            "data.validation=",
+                                            "data.tokenizer=bytes",
+                                            "data.text=launch/jobs/text/toy.txt",
+                                            "data.validation_fraction=0.05"};
+  std::vector<std::string> alone = reduced;
+  alone.insert(alone.end(), {"parallel.tensor=1", "parallel.sequence=false", "parallel.data=1",
+                             "parallel.zero=0", "parallel.lanes=1"});
+  const std::string many = Runs::Path(job, 1, reduced);
+  const std::string one = Runs::Path(job, 1, alone);
+  ExpectSame(JoinPath(many, "dump"), JoinPath(one, "dump"), kTolerance);
+  ExpectSame(many, one, kTolerance);
+}
+
 }  // namespace
 }  // namespace fathom
