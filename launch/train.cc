@@ -11,6 +11,7 @@
 #include "launch/rank_environment.h"
 #include "launch/run_environment.h"
 #include "launch/stop_signals.h"
+#include "parallel/agreement.h"
 #include "parallel/mpi_communicator.h"
 #include "parallel/rank_groups.h"
 #include "parallel/rank_info.h"
@@ -65,8 +66,11 @@ absl::Status TrainAsRank(const Job& job, bool resume, const std::atomic<int>& st
                         .progress = progress,
                         .stop_signal = stop_signal,
                         .groups = groups});
-  FATHOM_RETURN_IF_ERROR(trainer.Start(resume));
-  FATHOM_RETURN_IF_ERROR(trainer.Run());
+  absl::Status status = trainer.Start(resume);
+  if (status.ok()) status = trainer.Run();
+  // Here, while operations in flight still have the memory that the trainer gave them.
+  if (!status.ok() && groups != nullptr) groups->world().Abort(status);
+  FATHOM_RETURN_IF_ERROR(status);
   if (groups != nullptr && !groups->first()) return absl::OkStatus();
   progress.Finish();
   LogLine(Outcome(trainer, job));
@@ -103,48 +107,92 @@ absl::Status TrainInWorld(const Job& job, bool resume, const std::atomic<int>& s
   return TrainAsRank(job, resume, stop_signal, device, groups.get());
 }
 
-// As one of the ranks that an MPI launcher started. An error on any of them ends all.
-absl::Status TrainUnderMpi(const Job& job, bool resume, const std::atomic<int>& stop_signal) {
-  FATHOM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<MpiWorld> mpi,
-      MpiWorld::Start({.watchdog = std::chrono::seconds(job.train.watchdog_seconds)}));
-  const absl::Status status = TrainInWorld(job, resume, stop_signal, mpi->communicator());
-  if (!status.ok()) mpi->communicator().Abort(status);
-  return mpi->Finish();
-}
-
-absl::Status Train(const Arguments& arguments, const std::atomic<int>& stop_signal) {
-  if (arguments.words().size() != 1) {
+// The job that the command line asks for.
+absl::StatusOr<Job> RequestedJob(const absl::StatusOr<Arguments>& arguments) {
+  FATHOM_RETURN_IF_ERROR(arguments.status());
+  if (arguments->words().size() != 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("one job file is needed, ", arguments.words().size(),
+        absl::StrCat("one job file is needed, ", arguments->words().size(),
                      " words were given; \"fathom train --help\" shows an example"));
   }
   FATHOM_RETURN_IF_ERROR(CheckProcessor());
-  FATHOM_ASSIGN_OR_RETURN(const Job job, ReadJob(arguments.words()[0], arguments.Values("set")));
+  FATHOM_ASSIGN_OR_RETURN(Job job, ReadJob(arguments->words()[0], arguments->Values("set")));
   FATHOM_RETURN_IF_ERROR(CheckLayoutOf(job));
-  const bool resume = arguments.Has("resume");
-  if (StartedByMpiLauncher()) return TrainUnderMpi(job, resume, stop_signal);
-  if (job.parallel.ranks() > 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the job's layout (", MeshOf(job.parallel).ToString(), ") needs ", job.parallel.ranks(),
-        " ranks: start them with launch/mpirun.sh ", arguments.words()[0]));
+  return job;
+}
+
+absl::Status CheckRanks(const absl::StatusOr<Job>& job, int ranks) {
+  FATHOM_RETURN_IF_ERROR(job.status());
+  if (job->parallel.ranks() == ranks) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the job's layout is ", MeshOf(job->parallel).ToString(),
+                   " ranks, but the number that was started is ", ranks));
+}
+
+// `mine` of rank 0, as FromFirstRank gives it.
+absl::Status HearFirstRank(Communicator& world, const absl::Status& mine) {
+  CpuDevice device(1);
+  const std::unique_ptr<Stream> stream = device.NewStream();
+  absl::StatusOr<std::string> text = "";
+  if (!mine.ok()) text = mine;
+  return FromFirstRank(world, *stream, text).status();
+}
+
+// As one of the ranks that an MPI launcher started; the exit status. What rank 0 refuses, all
+// refuse, and it says so for all. Any other error on any of them ends all.
+int TrainUnderMpi(const absl::StatusOr<Job>& job, bool resume,
+                  const std::atomic<int>& stop_signal) {
+  const TrainConfig& config = job.ok() ? job->train : TrainConfig();
+  const absl::StatusOr<std::unique_ptr<MpiWorld>> mpi =
+      MpiWorld::Start({.watchdog = std::chrono::seconds(config.watchdog_seconds)});
+  if (!mpi.ok()) return Fail("train", mpi.status());
+  Communicator& world = (*mpi)->communicator();
+  absl::Status status = CheckRanks(job, world.size());
+  const absl::Status heard = HearFirstRank(world, status);
+  const bool refused = world.rank() == 0 ? !status.ok() : absl::IsAborted(heard);
+  int result = kDone;
+  if (refused) {
+    result = world.rank() == 0 ? Fail("train", status) : kRefused;
+    status = absl::OkStatus();
+  } else {
+    if (status.ok()) status = heard;
+    if (status.ok()) status = TrainInWorld(*job, resume, stop_signal, world);
   }
-  const std::unique_ptr<Device> device = MakeDevice(job);
-  return TrainAsRank(job, resume, stop_signal, *device, nullptr);
+  if (status.ok()) status = (*mpi)->Finish();
+  if (!status.ok()) world.Abort(status);
+  return result;
+}
+
+// As the only rank.
+absl::Status TrainAlone(const absl::StatusOr<Job>& job, bool resume,
+                        const std::atomic<int>& stop_signal) {
+  FATHOM_RETURN_IF_ERROR(job.status());
+  if (job->parallel.ranks() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the job's layout (", MeshOf(job->parallel).ToString(), ") needs ",
+                     job->parallel.ranks(), " ranks: start them with launch/mpirun.sh"));
+  }
+  const std::unique_ptr<Device> device = MakeDevice(*job);
+  return TrainAsRank(*job, resume, stop_signal, *device, nullptr);
 }
 
 }  // namespace
 
 int TrainMain(int argc, char** argv) {
   const absl::StatusOr<Arguments> arguments = Arguments::Parse(argc, argv, {"set"}, {"resume"});
-  if (!arguments.ok()) return Fail("train", arguments.status());
-  if (arguments->help()) {
+  if (arguments.ok() && arguments->help()) {
     std::fputs(kHelp, stdout);
     return kDone;
   }
   const std::atomic<int>& stop_signal = WatchStopSignals();
-  const absl::Status status = Train(*arguments, stop_signal);
-  if (!status.ok()) return Fail("train", status);
+  const absl::StatusOr<Job> job = RequestedJob(arguments);
+  const bool resume = arguments.ok() && arguments->Has("resume");
+  if (StartedByMpiLauncher()) {
+    const int result = TrainUnderMpi(job, resume, stop_signal);
+    if (result != kDone) return result;
+  } else if (const absl::Status status = TrainAlone(job, resume, stop_signal); !status.ok()) {
+    return Fail("train", status);
+  }
   return stop_signal.load() == 0 ? kDone : 128 + stop_signal.load();
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/status.h"
 
 namespace fathom {
@@ -26,7 +27,8 @@ absl::StatusOr<std::string> FromFirstRank(Communicator& world, Stream& stream,
   }
   text.assign(reinterpret_cast<const char*>(buffer.data()), header[1]);
   if (header[0] == static_cast<int64_t>(absl::StatusCode::kOk)) return text;
-  return absl::Status(static_cast<absl::StatusCode>(header[0]), text);
+  if (first) return mine;
+  return absl::AbortedError(absl::StrCat("rank 0 cannot go on: ", text));
 }
 
 }  // namespace fathom

@@ -2,9 +2,9 @@
 
 #include <cstdlib>
 #include <iostream>
-#include <sstream>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
 #include "parallel/mpi_thread.h"
@@ -23,9 +23,12 @@ class MpiCommunicator final : public Communicator {
         thread_(std::move(thread)) {}
 
   void Abort(const absl::Status& cause) override {
-    std::ostringstream text;
-    text << rank_label() << ": " << cause << "\n";
-    std::cerr << text.str() << std::flush;
+    thread_->StopOperations();
+    if (absl::IsAborted(cause)) std::this_thread::sleep_for(kGrace);
+    const std::string message(cause.message());
+    const bool labelled = absl::StartsWith(message, rank_label());  // as a watchdog's are
+    std::cerr << absl::StrCat(labelled ? "" : absl::StrCat(rank_label(), ": "), message, "\n")
+              << std::flush;
     // The other ranks' watchdogs are about to say what they waited for, too.
     if (absl::IsDeadlineExceeded(cause)) std::this_thread::sleep_for(kGrace);
     thread_->Abort();

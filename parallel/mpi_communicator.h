@@ -22,8 +22,10 @@ class MpiWorld {
   MpiWorld& operator=(const MpiWorld&) = delete;
 
   // Group "world" of all ranks. It and the groups split from it must be gone before this object is.
-  // Abort prints the cause and ends all processes of the job; it does not return. After a
-  // watchdog's cause it leaves the other ranks two seconds to print theirs.
+  // Abort prints the cause's message and ends all processes of the job; it does not return. From
+  // its call on no operation of this rank touches its operands. After a watchdog's cause
+  // (DeadlineExceeded) it leaves the other ranks two seconds to print theirs; a cause that is
+  // another rank's (Aborted) it prints only if that rank has not ended the job within two seconds.
   Communicator& communicator() { return *communicator_; }
 
   // The end of a good run, called by all ranks after their last operation: waits for all of them

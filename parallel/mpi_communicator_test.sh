@@ -56,7 +56,7 @@ gone() {
   return 1
 }
 
-expect_end 'rank 1 (tensor 1): DATA_LOSS: shard 5 is torn' --abort 1
+expect_end 'rank 1 (tensor 1): shard 5 is torn' --abort 1
 expect_end 'exit' --exit 2
 expect_end 'rank 0 waited 2 s for barrier number 0 (0 bytes) of group world
 rank 1 waited 2 s

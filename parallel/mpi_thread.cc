@@ -109,6 +109,15 @@ absl::Status MpiThread::Call(std::function<absl::Status()> call, std::chrono::mi
   return result->status;
 }
 
+void MpiThread::StopOperations() {
+  const auto stop = [this] {
+    operations_stopped_ = true;
+    return absl::OkStatus();
+  };
+  // A thread that hangs in MPI is in no operation, since those never block.
+  Call(stop, std::chrono::seconds(1), "the end of operations").IgnoreError();
+}
+
 void MpiThread::Abort() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -124,15 +133,7 @@ void MpiThread::Abort() {
 void MpiThread::Run() {
   while (true) {
     RunCalls();
-    bool moved = Accept();
-    for (size_t i = 0; i < active_.size();) {
-      moved |= Advance(active_[i].get());
-      if (active_[i]->queue.empty()) {
-        active_.erase(active_.begin() + i);
-      } else {
-        ++i;
-      }
-    }
+    const bool moved = !operations_stopped_ && RunOperations();
     idle_rounds_ = moved ? 0 : idle_rounds_ + 1;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -149,6 +150,19 @@ void MpiThread::RunCalls() {
     calls.swap(calls_);
   }
   for (const std::function<void()>& call : calls) call();
+}
+
+bool MpiThread::RunOperations() {
+  bool moved = Accept();
+  for (size_t i = 0; i < active_.size();) {
+    moved |= Advance(active_[i].get());
+    if (active_[i]->queue.empty()) {
+      active_.erase(active_.begin() + i);
+    } else {
+      ++i;
+    }
+  }
+  return moved;
 }
 
 bool MpiThread::Accept() {
@@ -177,9 +191,12 @@ void MpiThread::Rest() {
   // that it was waited for.
   const std::chrono::microseconds pause(active ? std::min(idle_rounds_, 1000) : 5000);
   std::unique_lock<std::mutex> lock(mutex_);
-  if (stopping_ || !submissions_.empty() || !calls_.empty()) return;
+  const bool submitted = !submissions_.empty() && !operations_stopped_;
+  if (stopping_ || submitted || !calls_.empty()) return;
   changed_.wait_for(lock, pause);
   lock.unlock();
+  // MPI itself would move what is in flight.
+  if (operations_stopped_) return;
   int initialized = 0;
   int finalized = 0;
   MPI_Initialized(&initialized);

@@ -56,6 +56,10 @@ class MpiThread {
   absl::Status Call(std::function<absl::Status()> call, std::chrono::milliseconds limit,
                     const std::string& what);
 
+  // When it returns, no operation touches its operands any more, now or later; those in flight
+  // never finish. Calls still run.
+  void StopOperations();
+
   // Ends all processes of the job with exit status 1.
   [[noreturn]] void Abort();
 
@@ -70,6 +74,7 @@ class MpiThread {
   void Run();
   void RunCalls();
   // All of these say whether anything moved.
+  bool RunOperations();
   bool Accept();
   bool Advance(MpiGroup* group);
   // Sets `*done` when the operation has ended.
@@ -92,6 +97,7 @@ class MpiThread {
   // With operations in their queues. Shared, since a caller may drop its communicator as soon as
   // the last operation is done.
   std::vector<std::shared_ptr<MpiGroup>> active_;
+  bool operations_stopped_ = false;
   int idle_rounds_ = 0;  // in a row
   int largest_tag_ = 32767;
 };
