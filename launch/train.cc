@@ -145,7 +145,7 @@ int TrainUnderMpi(const absl::StatusOr<Job>& job, bool resume,
   const TrainConfig& config = job.ok() ? job->train : TrainConfig();
   const absl::StatusOr<std::unique_ptr<MpiWorld>> mpi =
       MpiWorld::Start({.watchdog = std::chrono::seconds(config.watchdog_seconds)});
-  if (!mpi.ok()) return Fail("train", mpi.status());
+  if (!mpi.ok()) std::_Exit(Fail("train", mpi.status()));  // a thread may hang in MPI
   Communicator& world = (*mpi)->communicator();
   absl::Status status = CheckRanks(job, world.size());
   const absl::Status heard = HearFirstRank(world, status);

@@ -70,6 +70,22 @@ class MpiCommunicator final : public Communicator {
   const std::shared_ptr<MpiThread> thread_;
 };
 
+// "rank 3", as the launcher says before MPI does.
+std::string LaunchedRank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
+    if (const char* rank = std::getenv(name)) return absl::StrCat("rank ", rank);
+  }
+  return "a rank";
+}
+
+absl::Status ExplainStart(const absl::Status& status) {
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  return absl::DeadlineExceededError(
+      absl::StrCat(LaunchedRank(), " ", std::string(status.message()),
+                   "; another rank has not started or has stopped (train.watchdog_seconds sets "
+                   "the limit)"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MpiWorld>> MpiWorld::Start(const CommunicatorOptions& options) {
@@ -78,7 +94,10 @@ absl::StatusOr<std::unique_ptr<MpiWorld>> MpiWorld::Start(const CommunicatorOpti
   auto group = std::make_shared<MpiGroup>();
   ExchangeLimits limits;
   limits.chunk_elements = options.chunk_elements;
-  FATHOM_ASSIGN_OR_RETURN(world->thread_, MpiThread::Start(limits, group.get()));
+  absl::StatusOr<std::shared_ptr<MpiThread>> thread =
+      MpiThread::Start(limits, group, options.watchdog);
+  if (!thread.ok()) return ExplainStart(thread.status());
+  world->thread_ = *std::move(thread);
   world->communicator_ =
       std::make_unique<MpiCommunicator>(std::move(group), "world", options, world->thread_);
   return world;

@@ -14,7 +14,8 @@ class MpiThread;
 // A process has at most one, made before anything else touches MPI.
 class MpiWorld {
  public:
-  // Unavailable when MPI does not start.
+  // Unavailable when MPI does not start; DeadlineExceeded when another rank does not come within
+  // `options.watchdog`: the process must then end without touching MPI again (std::_Exit).
   static absl::StatusOr<std::unique_ptr<MpiWorld>> Start(const CommunicatorOptions& options = {});
   // Without Finish, MPI is not finalized: the MPI launcher then ends the other ranks.
   ~MpiWorld();

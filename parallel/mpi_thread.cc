@@ -49,15 +49,17 @@ absl::Status MpiError(int code, const char* function) {
 }
 
 absl::StatusOr<std::shared_ptr<MpiThread>> MpiThread::Start(const ExchangeLimits& limits,
-                                                            MpiGroup* world) {
+                                                            std::shared_ptr<MpiGroup> world,
+                                                            std::chrono::milliseconds limit) {
   std::shared_ptr<MpiThread> thread(new MpiThread(limits));
   thread->thread_ = std::thread([raw = thread.get()] { raw->Run(); });
-  // The launcher decides how long a start may take.
-  constexpr auto kNoLimit = std::chrono::hours(24);
-  FATHOM_RETURN_IF_ERROR(
-      thread->Call([world, raw = thread.get()] { return Initialize(world, &raw->largest_tag_); },
-                   kNoLimit, "the start of MPI"));
-  return thread;
+  const absl::Status status = thread->Call(
+      [world, raw = thread.get()] { return Initialize(world.get(), &raw->largest_tag_); }, limit,
+      "the start of MPI on all ranks");
+  if (status.ok()) return thread;
+  // The thread may hang in MPI: nobody can wait for its end.
+  if (absl::IsDeadlineExceeded(status)) new std::shared_ptr<MpiThread>(thread);
+  return status;
 }
 
 MpiThread::~MpiThread() {

@@ -41,9 +41,11 @@ struct MpiGroup {
 
 class MpiThread {
  public:
-  // Starts the thread and, on it, MPI. `world` is filled in.
+  // Starts the thread and, on it, MPI. `world` is filled in. DeadlineExceeded when MPI has not
+  // started after `limit`, which it does on all ranks together; the thread then goes on trying.
   static absl::StatusOr<std::shared_ptr<MpiThread>> Start(const ExchangeLimits& limits,
-                                                          MpiGroup* world);
+                                                          std::shared_ptr<MpiGroup> world,
+                                                          std::chrono::milliseconds limit);
   // Ends the thread. MPI stays as it is.
   ~MpiThread();
 

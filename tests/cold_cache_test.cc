@@ -2,11 +2,7 @@
 // make the same tokens. None may read another's half-written file, and a process that is killed
 // while it writes may not stop the others. It runs in the repository's folder.
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cmath>
@@ -14,14 +10,13 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "core/check.h"
 #include "nlohmann/json.hpp"
+#include "tests/process.h"
 
 namespace fathom {
 namespace {
@@ -29,58 +24,6 @@ namespace {
 constexpr int kProcesses = 4;
 constexpr int kRounds = 20;
 constexpr int kKillEvery = 4;  // in every fourth round one of the processes is killed
-
-// A run of the program that has been started.
-class Process {
- public:
-  explicit Process(const std::vector<std::string>& command, const std::string& log) {
-    std::vector<char*> arguments;
-    for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
-    id_ = fork();
-    FATHOM_CHECK(id_ >= 0);
-    if (id_ > 0) return;
-    const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    dup2(out, 1);
-    dup2(out, 2);
-    execv(arguments[0], arguments.data());
-    _exit(127);
-  }
-  ~Process() {
-    if (!status_.has_value()) Kill();
-  }
-  Process(const Process&) = delete;
-
-  // Stops it where it is. False when it has ended already.
-  bool Pause() {
-    kill(id_, SIGSTOP);
-    int status;
-    FATHOM_CHECK(waitpid(id_, &status, WUNTRACED) == id_);
-    if (WIFSTOPPED(status)) return true;
-    status_ = status;
-    return false;
-  }
-  void Kill() {
-    kill(id_, SIGKILL);
-    Wait();
-  }
-  bool HasEnded() {
-    int status;
-    if (!status_.has_value() && waitpid(id_, &status, WNOHANG) == id_) status_ = status;
-    return status_.has_value();
-  }
-  // As a shell gives it.
-  int Wait() {
-    int status;
-    if (!status_.has_value() && waitpid(id_, &status, 0) == id_) status_ = status;
-    FATHOM_CHECK(status_.has_value());
-    return WIFEXITED(*status_) ? WEXITSTATUS(*status_) : 128 + WTERMSIG(*status_);
-  }
-
- private:
-  pid_t id_;
-  std::optional<int> status_;
-};
 
 class ColdCache : public ::testing::Test {
  protected:
