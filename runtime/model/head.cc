@@ -5,13 +5,15 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
+#include "parallel/data/buckets.h"
 #include "runtime/model/tensor_parallel_linear.h"
 #include "runtime/model/token_table.h"
 
 namespace fathom {
 namespace {
 
-// Rows whose logits exist at a time: a few MB of them, so that they stay in a cache.
+// Rows whose logits exist at a time: a few MB of them, so that they stay in a cache. The tensor
+// ranks of a chunk share sums, so `vocabulary` must be the same number on all of them.
 int64_t ChunkRows(int64_t rows, int64_t vocabulary) {
   constexpr int64_t kElements = int64_t{1} << 21;
   const int64_t chunk = std::clamp<int64_t>(kElements / vocabulary / 64 * 64, 64, 1024);
@@ -89,7 +91,9 @@ void Head::Forward(Pass& pass, const Tensor& labels, double loss_weight, const T
     // This rank's part of the gradient of y, before the ranks' sum.
     Tensor d_y = saved->d_y;
     if (pass.training && pass.all.split) d_y = arena.New(dtype, {n, d});
-    const int64_t chunk = ChunkRows(n, tokens_.size());
+    // The first rank's part of the vocabulary, the largest one, whichever rank this is.
+    const int64_t chunk =
+        ChunkRows(n, FlatShard(head_->spec.shape[0], tensor_.size(), /*rank=*/0).size());
     const Tensor all_logits = arena.New(StatisticsDType(dtype), {chunk, tokens_.size()});
     // Their gradients, which the products below read: in the logits' place where the dtype allows.
     Tensor all_gradients;
