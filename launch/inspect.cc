@@ -8,6 +8,8 @@
 #include "launch/commands.h"
 #include "nlohmann/json.hpp"
 #include "runtime/memory_plan.h"
+#include "runtime/pipeline_report.h"
+#include "runtime/training_model.h"
 
 namespace fathom {
 namespace {
@@ -70,6 +72,7 @@ struct Inspection {
   ParameterCounts parameters;
   FlopsPerToken flops;
   MemoryPlan memory;
+  std::string pipeline;  // DescribePipeline
 };
 
 void PrintJson(const Job& job, const Inspection& inspection) {
@@ -124,7 +127,12 @@ void PrintText(const Job& job, const Inspection& inspection) {
               inspection.flops.paper_forward / 1e9);
   std::printf("  exact     %.4f G forward, %.4f G training (causal, head and routers)\n",
               inspection.flops.exact_forward / 1e9, inspection.flops.exact_training / 1e9);
-  std::printf("memory per rank, micro-batch of %lld\n",
+  if (job.parallel.ranks() > 1) {
+    std::printf("ranks       %s\n", MeshOf(job.parallel).ToString().c_str());
+  }
+  if (!inspection.pipeline.empty()) std::printf("%s\n", inspection.pipeline.c_str());
+  std::printf("memory per rank%s, micro-batch of %lld\n",
+              job.parallel.pipeline > 1 ? " of the stage that holds the most" : "",
               static_cast<long long>(job.train.micro_batch));
   std::printf("  weights       %12s\n  gradients     %12s\n  optimizer     %12s\n",
               Bytes(memory.weights).c_str(), Bytes(memory.gradients).c_str(),
@@ -144,8 +152,10 @@ absl::Status Inspect(const Arguments& arguments) {
       .parameters = CountParameters(job.model),
       .flops = CountFlopsPerToken(job.model, job.train.sequence_length),
       .memory = {},
+      .pipeline = "",
   };
   FATHOM_ASSIGN_OR_RETURN(inspection.memory, PlanLargestMemory(job));
+  FATHOM_ASSIGN_OR_RETURN(inspection.pipeline, DescribePipeline(job));
   if (arguments.Has("json")) {
     PrintJson(job, inspection);
   } else {

@@ -17,6 +17,7 @@
 #include "runtime/memory_report.h"
 #include "runtime/optimizer/schedule.h"
 #include "runtime/peak_rate.h"
+#include "runtime/pipeline_report.h"
 #include "runtime/run_state.h"
 
 namespace fathom {
@@ -99,6 +100,8 @@ absl::Status Trainer::Start(bool resume) {
       job_.model.plan.layers.size(), CountParameters(job_.model).total / 1e6, device.description(),
       std::string(Name(dtype)), peak_flops_ / 1e9));
   if (groups_.mesh().world() > 1) Log(absl::StrCat("ranks: ", groups_.sizes().ToString()));
+  FATHOM_ASSIGN_OR_RETURN(const std::string pipeline, DescribePipeline(job_));
+  if (!pipeline.empty()) Log(pipeline);
   return dtype == DType::kBFloat16 ? WarnIfSlow() : absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "parallel/counts.h"
+#include "parallel/data/owners.h"
 
 namespace fathom {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "parallel/data/buckets.h"
+#include "parallel/element_range.h"
 
 // Where a rank's parameters stand in the buffers that hold all masters, weights and gradients, so
 // that what is reduced together, and what one data rank updates, is contiguous. Pure arithmetic:

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "core/lane.h"
 #include "parallel/communicator.h"
-#include "parallel/data/buckets.h"
+#include "parallel/element_range.h"
 
 namespace fathom {
 

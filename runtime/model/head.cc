@@ -5,7 +5,7 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
-#include "parallel/data/buckets.h"
+#include "parallel/element_range.h"
 #include "runtime/model/tensor_parallel_linear.h"
 #include "runtime/model/token_table.h"
 

@@ -5,7 +5,7 @@
 
 #include "core/arena.h"
 #include "core/device.h"
-#include "parallel/data/buckets.h"
+#include "parallel/element_range.h"
 
 namespace fathom {
 

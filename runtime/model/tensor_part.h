@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "core/tensor.h"
-#include "parallel/data/buckets.h"
+#include "parallel/element_range.h"
 
 namespace fathom {
 
