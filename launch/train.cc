@@ -169,8 +169,8 @@ absl::Status TrainAlone(const absl::StatusOr<Job>& job, bool resume,
   FATHOM_RETURN_IF_ERROR(job.status());
   if (job->parallel.ranks() > 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the job's layout (", MeshOf(job->parallel).ToString(), ") needs ",
-                     job->parallel.ranks(), " ranks: start them with launch/mpirun.sh"));
+        absl::StrCat("parallel.tensor x pipeline x data needs ", job->parallel.ranks(), " ranks (",
+                     MeshOf(job->parallel).ToString(), "): start them with launch/mpirun.sh"));
   }
   const std::unique_ptr<Device> device = MakeDevice(*job);
   return TrainAsRank(*job, resume, stop_signal, *device, nullptr);
