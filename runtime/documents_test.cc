@@ -83,7 +83,9 @@ class DocumentsTest : public ::testing::Test {
   }
 
   std::unique_ptr<LanguageModel> Model(bool sparse) {
-    auto model = LanguageModel::Create(Config(sparse), DType::kFloat64, kLength, device_, true);
+    const LanguageModelOptions options{
+        .dtype = DType::kFloat64, .length = kLength, .with_gradients = true};
+    auto model = LanguageModel::Create(Config(sparse), options, *alone_, device_);
     FATHOM_CHECK(model.ok());
     FATHOM_CHECK(InitializeParameters((*model)->parameters(), 7, (*model)->stream()).ok());
     // Weights large enough for a wrong key to be seen.
@@ -135,6 +137,7 @@ class DocumentsTest : public ::testing::Test {
   }
 
   CpuDevice device_{1};
+  std::unique_ptr<RankGroups> alone_ = RankGroups::Alone();
 };
 
 TEST_F(DocumentsTest, DenseInTraining) { Check(false, Routing::kTopK, true); }

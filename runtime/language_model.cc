@@ -19,19 +19,6 @@ LanguageModel::LanguageModel(const ModelConfig& config, const LanguageModelOptio
       stream_(device.NewStream()),
       tensor_(groups.tensor(), options.sequence_parallel, &lanes_) {}
 
-absl::StatusOr<std::unique_ptr<LanguageModel>> LanguageModel::Create(const ModelConfig& config,
-                                                                     DType dtype, int64_t length,
-                                                                     Device& device,
-                                                                     bool with_gradients) {
-  std::unique_ptr<RankGroups> alone = RankGroups::Alone();
-  FATHOM_ASSIGN_OR_RETURN(
-      std::unique_ptr<LanguageModel> model,
-      Create(config, {.dtype = dtype, .length = length, .with_gradients = with_gradients}, *alone,
-             device));
-  model->owned_groups_ = std::move(alone);
-  return model;
-}
-
 absl::StatusOr<std::unique_ptr<LanguageModel>> LanguageModel::Create(
     const ModelConfig& config, const LanguageModelOptions& options, RankGroups& groups,
     Device& device) {

@@ -27,11 +27,8 @@ struct LanguageModelOptions {
 // its stream and the memory for micro-batches.
 class LanguageModel {
  public:
-  // The whole model, on one rank. The parameters' contents are undefined.
-  static absl::StatusOr<std::unique_ptr<LanguageModel>> Create(const ModelConfig& config,
-                                                               DType dtype, int64_t length,
-                                                               Device& device, bool with_gradients);
-  // One rank's share of it. `groups` outlives the model. InvalidArgument for what cannot be cut.
+  // The share of the rank that `groups`, which outlives the model, belongs to. The parameters'
+  // contents are undefined. InvalidArgument for what cannot be cut.
   static absl::StatusOr<std::unique_ptr<LanguageModel>> Create(const ModelConfig& config,
                                                                const LanguageModelOptions& options,
                                                                RankGroups& groups, Device& device);
@@ -59,7 +56,6 @@ class LanguageModel {
 
   ModelConfig config_;
   LanguageModelOptions options_;
-  std::unique_ptr<RankGroups> owned_groups_;  // null: the caller's
   Device& device_;
   std::unique_ptr<Stream> stream_;
   std::deque<Arena> arenas_;

@@ -49,8 +49,10 @@ TEST(MemoryPlan, ExecutedFlopsAreTheExactConvention) {
 TEST(MemoryPlan, ExecutedFlopsCountTheDocuments) {
   for (const Job& job : Jobs()) {
     const std::unique_ptr<Device> device = NewDryDevice();
-    auto model = LanguageModel::Create(job.model, ComputeDType(job.train.precision), 50, *device,
-                                       /*with_gradients=*/true);
+    const std::unique_ptr<RankGroups> alone = RankGroups::Alone();
+    const LanguageModelOptions options{
+        .dtype = ComputeDType(job.train.precision), .length = 50, .with_gradients = true};
+    auto model = LanguageModel::Create(job.model, options, *alone, *device);
     ASSERT_TRUE(model.ok());
     Stream& stream = (*model)->stream();
     HostBatch host = HostBatch::WholeSequences(3, 50);

@@ -63,13 +63,12 @@ absl::Status Trainer::Start(bool resume) {
                                                    " ranks (", MeshOf(job_.parallel).ToString(),
                                                    "), but there are ", groups_.mesh().world()));
   }
-  FATHOM_ASSIGN_OR_RETURN(training_, TrainingModel::Create(job_, groups_, device));
-  Stream& stream = training_->stream();
   absl::StatusOr<std::string> found = "";
   if (groups_.first()) found = OpenOutput(resume);
-  FATHOM_ASSIGN_OR_RETURN(const std::string checkpoint,
-                          FromFirstRank(groups_.world(), stream, found));
+  FATHOM_ASSIGN_OR_RETURN(const std::string checkpoint, FromFirst(found));
   FATHOM_RETURN_IF_ERROR(OpenData());
+  FATHOM_ASSIGN_OR_RETURN(training_, TrainingModel::Create(job_, groups_, device));
+  Stream& stream = training_->stream();
   FATHOM_ASSIGN_OR_RETURN(totals_buffer_, Buffer::Allocate(device, kStepTotals * sizeof(double)));
   totals_ = totals_buffer_.View(0, DType::kFloat64, {kStepTotals});
 
@@ -111,17 +110,19 @@ void Trainer::Log(const std::string& line) const {
 
 absl::Status Trainer::OpenData() {
   const auto log = [this](const std::string& line) { Log(line); };
-  absl::Status opened;
-  const auto open = [&]() -> absl::Status {
+  const auto open = [&]() -> absl::StatusOr<std::string> {
     FATHOM_ASSIGN_OR_RETURN(data_, OpenJobData(environment_.files, job_, log));
-    return absl::OkStatus();
+    return "";
   };
+  absl::StatusOr<std::string> opened = "";
   if (groups_.first()) opened = open();
-  FATHOM_RETURN_IF_ERROR(FromFirstRank(groups_.world(), training_->stream(),
-                                       opened.ok() ? absl::StatusOr<std::string>("")
-                                                   : absl::StatusOr<std::string>(opened))
-                             .status());
-  return groups_.first() ? absl::OkStatus() : open();
+  FATHOM_RETURN_IF_ERROR(FromFirst(opened).status());
+  return groups_.first() ? absl::OkStatus() : open().status();
+}
+
+absl::StatusOr<std::string> Trainer::FromFirst(const absl::StatusOr<std::string>& mine) {
+  const std::unique_ptr<Stream> stream = environment_.device.NewStream();
+  return FromFirstRank(groups_.world(), *stream, mine);
 }
 
 absl::Status Trainer::OpenRecords() {

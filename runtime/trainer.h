@@ -65,6 +65,8 @@ class Trainer {
 
   // The directory to resume from; empty: the run starts at step 1. Of rank 0 alone.
   absl::StatusOr<std::string> OpenOutput(bool resume);
+  // `mine` of rank 0, on every rank.
+  absl::StatusOr<std::string> FromFirst(const absl::StatusOr<std::string>& mine);
   // Rank 0 first, which prepares text that is not prepared yet.
   absl::Status OpenData();
   absl::Status OpenRecords();
