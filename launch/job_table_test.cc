@@ -61,6 +61,7 @@ TEST(JobTableTest, PlansAreThoseOfTheirNames) {
       {"165m_deep_a1k8", {"4*D + 24*(8*S8 + D)", 220, 52}},
       {"165m_deep_a1k12", {"4*D + 24*(12*S12 + D)", 316, 52}},
       {"165m_deep_a1k16", {"4*D + 24*(16*S16 + D)", 412, 52}},
+      {"1650m_xmod_a3k16_8x8", {"4*D + 6*(48*S16 + D)", 298, 28}},
       {"toy_dense", {"4*D", 4, 4}},
       {"toy_mod", {"D + 2*(S4 + D)", 5, 3.5}},
       {"toy_xmod", {"2*D + 2*(2*S4 + D)", 8, 5}},

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <sstream>
 
 #include "nlohmann/json.hpp"
 #include "runtime/checksum.h"
@@ -59,6 +60,28 @@ void ExpectSame(const std::string& a, const std::string& b, double tolerance) {
   }
 }
 
+// The losses of a run's validations, before the first step and after the last.
+std::vector<double> ValidationLosses(const std::string& run) {
+  const auto text = ReadFile(PosixFileSystem(), JoinPath(run, "metrics.jsonl"));
+  EXPECT_TRUE(text.ok()) << text.status();
+  std::vector<double> losses;
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) {
+    const auto record = nlohmann::json::parse(line);
+    if (record["kind"] != "validation") continue;
+    losses.push_back(record["loss_topk"]);
+    losses.push_back(record["loss_causal"]);
+  }
+  return losses;
+}
+
+void ExpectSameValidation(const std::string& a, const std::string& b, double tolerance) {
+  const std::vector<double> of_a = ValidationLosses(a), of_b = ValidationLosses(b);
+  ASSERT_EQ(of_a.size(), 4);
+  ASSERT_EQ(of_b.size(), 4);
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(of_a[i], of_b[i], tolerance) << i;
+}
+
 struct Layout {
   const char* name;
   std::vector<std::string> overrides;
@@ -107,6 +130,7 @@ TEST_P(LayoutsTest, IsTheRunOfOneRank) {
     const std::string many = Runs::Path(job, step, layout.overrides);
     ExpectSame(JoinPath(many, "dump"), JoinPath(one, "dump"), kTolerance);
     ExpectSame(many, one, kTolerance);
+    ExpectSameValidation(many, one, kTolerance);
     if (step > 1) continue;
     const char* initial = "dump/weights_before.safetensors";
     ExpectSame(JoinPath(many, initial), JoinPath(one, initial), 0);
@@ -189,6 +213,27 @@ TEST(Layouts, MicroBatchesDoNotMatter) {
   }
   const std::string ranks = Runs::Path("toy_xmod", 5, {"train.micro_batch=2", "parallel.data=4"});
   ExpectSame(JoinPath(ranks, "dump"), JoinPath(one, "dump"), kTolerance);
+}
+
+// Gradients that travel in bfloat16 lose bits, and no more than those of one rounding of each
+// rank's and one of the sum.
+TEST(Layouts, GradientsMayTravelInBfloat16) {
+  const std::string one = Runs::Path("toy_xmod", 1, {});
+  for (const std::string zero : {"0", "1"}) {
+    const std::string rounded =
+        Runs::Path("toy_xmod", 1,
+                   {"parallel.data=2", "parallel.zero=" + zero, "parallel.gradient_reduce=BF16"});
+    const auto comparison =
+        Compare(PosixFileSystem(), JoinPath(rounded, "dump"), JoinPath(one, "dump"), 0);
+    ASSERT_TRUE(comparison.ok()) << comparison.status();
+    int gradients = 0;
+    for (const Difference& difference : comparison->differences) {
+      if (difference.where.rfind("gradients", 0) != 0) continue;
+      ++gradients;
+      EXPECT_LE(difference.relative, 3.0 / 256) << difference.where << ": " << difference.what;
+    }
+    EXPECT_GT(gradients, 10);
+  }
 }
 
 // A stopped run goes on in another layout.

@@ -53,7 +53,9 @@ TEST_P(ParameterLayoutTest, EveryElementHasOnePlaceBucketAndOwner) {
     for (size_t i = 0; i < unit.elements.size(); ++i) {
       const size_t parameter = unit.first_parameter + i;
       const int64_t offset = layout.offsets[parameter];
-      if (i > 0) EXPECT_EQ(offset, layout.offsets[parameter - 1] + unit.elements[i - 1]);
+      if (i > 0) {
+        EXPECT_EQ(offset, layout.offsets[parameter - 1] + unit.elements[i - 1]);
+      }
       for (int64_t k = 0; k < unit.elements[i]; ++k) ++used[offset + k];
       // A matrix lies whole in the stretch of its owner.
       const MatrixOwner& owner = layout.owners[parameter];
