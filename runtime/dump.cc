@@ -129,11 +129,11 @@ absl::StatusOr<bool> StepDump::AnyPacked() {
 }
 
 absl::Status StepDump::Write(const std::string& name, const std::vector<TensorPiece>& pieces) {
-  HostTensors tensors;
-  FATHOM_RETURN_IF_ERROR(GatherTensors(pieces, groups_, stream_, &tensors));
-  if (!groups_.first()) return absl::OkStatus();
-  return WriteSafetensorsFile(files_, JoinPath(temporary_, name), tensors.arrays(),
-                              {{"format", "pt"}});
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<TensorGathering> gathering,
+                          TensorGathering::Create(pieces, groups_, stream_));
+  if (!groups_.first()) return gathering->Send();
+  return WriteSafetensorsFile(files_, JoinPath(temporary_, name), gathering->arrays(),
+                              {{"format", "pt"}}, [&](size_t i) { return gathering->Load(i); });
 }
 
 absl::Status StepDump::WriteSequences(const std::string& name,

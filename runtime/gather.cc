@@ -8,10 +8,8 @@
 #include "core/status.h"
 
 namespace fathom {
-namespace {
 
-// A piece as other ranks know it: where it belongs, without its data. Sent as it lies in memory.
-struct PieceHeader {
+struct TensorGathering::Header {
   char name[256] = {};
   int64_t dtype = 0;
   int64_t rank = 0;  // of the whole tensor
@@ -19,94 +17,131 @@ struct PieceHeader {
   int64_t part_dim = -1, part_begin = 0, part_end = 0;
   int64_t begin = 0, end = 0;
 
+  explicit Header(const TensorPiece& piece)
+      : dtype(static_cast<int64_t>(piece.data.dtype())),
+        rank(piece.whole.rank()),
+        part_dim(piece.part.dim),
+        part_begin(piece.part.begin),
+        part_end(piece.part.end),
+        begin(piece.range.begin),
+        end(piece.range.end) {
+    FATHOM_CHECK(piece.name.size() < sizeof(name)) << piece.name;
+    std::copy(piece.name.begin(), piece.name.end(), name);
+    for (int i = 0; i < piece.whole.rank(); ++i) dims[i] = piece.whole[i];
+  }
+  Header() = default;
+
+  DType element_type() const { return static_cast<DType>(dtype); }
+  int64_t elements() const { return end - begin; }
   Shape whole() const {
     Shape shape;
     for (int i = 0; i < rank; ++i) shape.Append(dims[i]);
     return shape;
   }
-  TensorPart part() const {
-    return {.dim = static_cast<int>(part_dim), .begin = part_begin, .end = part_end};
+  // Copies the piece's data to its place in the whole tensor.
+  void PutInPlace(const char* data, char* whole_data) const {
+    const int64_t size = SizeOf(element_type());
+    const TensorPart part{static_cast<int>(part_dim), part_begin, part_end};
+    VisitRuns(whole(), part, {begin, end}, [&](int64_t to, int64_t from, int64_t count) {
+      std::memcpy(whole_data + to * size, data + from * size, count * size);
+    });
   }
-  ElementRange range() const { return {begin, end}; }
 };
-static_assert(sizeof(PieceHeader) % sizeof(int64_t) == 0);
 
-PieceHeader Describe(const TensorPiece& piece) {
-  PieceHeader header;
-  FATHOM_CHECK(piece.name.size() < sizeof(header.name)) << piece.name;
-  std::copy(piece.name.begin(), piece.name.end(), header.name);
-  header.dtype = static_cast<int64_t>(piece.data.dtype());
-  header.rank = piece.whole.rank();
-  for (int i = 0; i < piece.whole.rank(); ++i) header.dims[i] = piece.whole[i];
-  header.part_dim = piece.part.dim;
-  header.part_begin = piece.part.begin;
-  header.part_end = piece.part.end;
-  header.begin = piece.range.begin;
-  header.end = piece.range.end;
-  return header;
+TensorGathering::TensorGathering(RankGroups& groups, Stream& stream)
+    : groups_(groups), stream_(stream) {}
+
+TensorGathering::~TensorGathering() = default;
+
+absl::StatusOr<std::unique_ptr<TensorGathering>> TensorGathering::Create(
+    const std::vector<TensorPiece>& pieces, RankGroups& groups, Stream& stream) {
+  std::unique_ptr<TensorGathering> gathering(new TensorGathering(groups, stream));
+  for (const TensorPiece& piece : pieces) gathering->pieces_.push_back(&piece);
+  std::stable_sort(gathering->pieces_.begin(), gathering->pieces_.end(),
+                   [](const TensorPiece* a, const TensorPiece* b) { return a->name < b->name; });
+  std::vector<Header> mine;
+  for (const TensorPiece* piece : gathering->pieces_) mine.emplace_back(*piece);
+  FATHOM_RETURN_IF_ERROR(gathering->ExchangeHeaders(std::move(mine)));
+  if (!groups.first()) return gathering;
+
+  std::map<std::string, std::vector<Place>> places;
+  for (size_t rank = 0; rank < gathering->headers_.size(); ++rank) {
+    const std::vector<Header>& headers = gathering->headers_[rank];
+    for (size_t i = 0; i < headers.size(); ++i) {
+      places[headers[i].name].push_back({static_cast<int>(rank), i});
+    }
+  }
+  for (auto& [name, of_tensor] : places) {
+    const Header& any = gathering->headers_[of_tensor[0].rank][of_tensor[0].piece];
+    gathering->arrays_.push_back(
+        {.name = name, .dtype = any.element_type(), .shape = any.whole(), .data = nullptr});
+    gathering->places_.push_back(std::move(of_tensor));
+  }
+  return gathering;
 }
 
-// Every rank's pieces, on every rank.
-absl::StatusOr<std::vector<std::vector<PieceHeader>>> ExchangeHeaders(std::vector<PieceHeader> mine,
-                                                                      Communicator& world,
-                                                                      Stream& stream) {
-  constexpr int64_t kWords = sizeof(PieceHeader) / sizeof(int64_t);
+absl::Status TensorGathering::ExchangeHeaders(std::vector<Header> mine) {
+  static_assert(sizeof(Header) % sizeof(int64_t) == 0);
+  constexpr int64_t kWords = sizeof(Header) / sizeof(int64_t);
+  Communicator& world = groups_.world();
   int64_t my_words = mine.size() * kWords;
   mine.reserve(1);  // a view needs an address, also of nothing
   std::vector<int64_t> words(world.size());
   FATHOM_RETURN_IF_ERROR(world
                              .AllGather(Tensor(&my_words, DType::kInt64, {1}),
-                                        Tensor(words.data(), DType::kInt64, {world.size()}), stream)
-                             .Wait(stream));
+                                        Tensor(words.data(), DType::kInt64, {world.size()}),
+                                        stream_)
+                             .Wait(stream_));
   int64_t total = 0;
   for (const int64_t count : words) total += count;
-  std::vector<PieceHeader> all(total / kWords);
+  std::vector<Header> all(total / kWords);
+  all.reserve(1);
   FATHOM_RETURN_IF_ERROR(world
                              .AllGather(Tensor(mine.data(), DType::kInt64, {my_words}),
-                                        Tensor(all.data(), DType::kInt64, {total}), stream, words)
-                             .Wait(stream));
-  std::vector<std::vector<PieceHeader>> by_rank;
+                                        Tensor(all.data(), DType::kInt64, {total}), stream_, words)
+                             .Wait(stream_));
   auto next = all.begin();
   for (const int64_t count : words) {
-    by_rank.emplace_back(next, next + count / kWords);
+    headers_.emplace_back(next, next + count / kWords);
     next += count / kWords;
   }
-  return by_rank;
-}
-
-// Copies a piece's data to its place in the whole tensor.
-void PutInPlace(const PieceHeader& header, const char* data, char* whole) {
-  const int64_t size = SizeOf(static_cast<DType>(header.dtype));
-  VisitRuns(header.whole(), header.part(), header.range(),
-            [&](int64_t to, int64_t from, int64_t count) {
-              std::memcpy(whole + to * size, data + from * size, count * size);
-            });
-}
-
-absl::Status CopyPiece(const TensorPiece& piece, Stream& stream, char* whole) {
-  std::vector<char> data(piece.data.bytes());
-  stream.CopyToHost(piece.data, data.data());
-  FATHOM_RETURN_IF_ERROR(stream.Synchronize());
-  PutInPlace(Describe(piece), data.data(), whole);
   return absl::OkStatus();
 }
 
-absl::Status ReceivePiece(const PieceHeader& header, int from, Communicator& world, Stream& stream,
-                          char* whole) {
-  const DType dtype = static_cast<DType>(header.dtype);
-  const int64_t elements = header.range().size();
-  FATHOM_ASSIGN_OR_RETURN(const Buffer buffer,
-                          Buffer::Allocate(stream.device(), elements * SizeOf(dtype)));
-  const Tensor tensor = buffer.View(0, dtype, {elements});
-  FATHOM_RETURN_IF_ERROR(world.Receive(tensor, from, stream).Wait(stream));
+absl::StatusOr<const void*> TensorGathering::Load(size_t i) {
+  whole_.resize(arrays_[i].bytes());
+  for (const Place& place : places_[i]) {
+    FATHOM_RETURN_IF_ERROR(FetchPiece(place, whole_.data()));
+  }
+  return whole_.data();
+}
+
+absl::Status TensorGathering::FetchPiece(const Place& place, char* whole) {
+  const Header& header = headers_[place.rank][place.piece];
+  const DType dtype = header.element_type();
+  Buffer buffer;
+  Tensor tensor;
+  if (place.rank == 0) {
+    tensor = pieces_[place.piece]->data;
+  } else {
+    FATHOM_ASSIGN_OR_RETURN(buffer,
+                            Buffer::Allocate(stream_.device(), header.elements() * SizeOf(dtype)));
+    tensor = buffer.View(0, dtype, {header.elements()});
+    FATHOM_RETURN_IF_ERROR(groups_.world().Receive(tensor, place.rank, stream_).Wait(stream_));
+  }
   std::vector<char> data(tensor.bytes());
-  stream.CopyToHost(tensor, data.data());
-  FATHOM_RETURN_IF_ERROR(stream.Synchronize());
-  PutInPlace(header, data.data(), whole);
+  stream_.CopyToHost(tensor, data.data());
+  FATHOM_RETURN_IF_ERROR(stream_.Synchronize());
+  header.PutInPlace(data.data(), whole);
   return absl::OkStatus();
 }
 
-}  // namespace
+absl::Status TensorGathering::Send() {
+  for (const TensorPiece* piece : pieces_) {
+    FATHOM_RETURN_IF_ERROR(groups_.world().Send(piece->data, 0, stream_).Wait(stream_));
+  }
+  return absl::OkStatus();
+}
 
 char* HostTensors::Add(const std::string& name, DType dtype, const Shape& shape) {
   std::vector<char>& bytes = storage_.emplace_back(shape.elements() * SizeOf(dtype));
@@ -116,48 +151,13 @@ char* HostTensors::Add(const std::string& name, DType dtype, const Shape& shape)
 
 absl::Status GatherTensors(const std::vector<TensorPiece>& pieces, RankGroups& groups,
                            Stream& stream, HostTensors* out) {
-  Communicator& world = groups.world();
-  if (world.size() == 1) {
-    std::map<std::string, char*> wholes;
-    for (const TensorPiece& piece : pieces) {
-      auto [whole, is_new] = wholes.try_emplace(piece.name, nullptr);
-      if (is_new) whole->second = out->Add(piece.name, piece.data.dtype(), piece.whole);
-      FATHOM_RETURN_IF_ERROR(CopyPiece(piece, stream, whole->second));
-    }
-    return absl::OkStatus();
-  }
-  // All ranks send in the order of names, and rank 0 receives in it.
-  std::vector<const TensorPiece*> sorted;
-  for (const TensorPiece& piece : pieces) sorted.push_back(&piece);
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const TensorPiece* a, const TensorPiece* b) { return a->name < b->name; });
-  std::vector<PieceHeader> headers;
-  for (const TensorPiece* piece : sorted) headers.push_back(Describe(*piece));
-  FATHOM_ASSIGN_OR_RETURN(const auto by_rank, ExchangeHeaders(std::move(headers), world, stream));
-  if (!groups.first()) {
-    for (const TensorPiece* piece : sorted) {
-      FATHOM_RETURN_IF_ERROR(world.Send(piece->data, 0, stream).Wait(stream));
-    }
-    return absl::OkStatus();
-  }
-  struct Place {
-    int rank;
-    size_t piece;
-  };
-  std::map<std::string, std::vector<Place>> tensors;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    for (size_t i = 0; i < by_rank[rank].size(); ++i) {
-      tensors[by_rank[rank][i].name].push_back({rank, i});
-    }
-  }
-  for (const auto& [name, places] : tensors) {
-    const PieceHeader& any = by_rank[places[0].rank][places[0].piece];
-    char* whole = out->Add(name, static_cast<DType>(any.dtype), any.whole());
-    for (const auto& [rank, i] : places) {
-      FATHOM_RETURN_IF_ERROR(rank == 0
-                                 ? CopyPiece(*sorted[i], stream, whole)
-                                 : ReceivePiece(by_rank[rank][i], rank, world, stream, whole));
-    }
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<TensorGathering> gathering,
+                          TensorGathering::Create(pieces, groups, stream));
+  if (!groups.first()) return gathering->Send();
+  for (size_t i = 0; i < gathering->arrays().size(); ++i) {
+    const NamedArray& array = gathering->arrays()[i];
+    FATHOM_ASSIGN_OR_RETURN(const void* data, gathering->Load(i));
+    std::memcpy(out->Add(array.name, array.dtype, array.shape), data, array.bytes());
   }
   return absl::OkStatus();
 }

@@ -348,23 +348,28 @@ absl::Status Trainer::Validate(int64_t step) {
 
 absl::Status Trainer::Save() {
   Stream& stream = training_->stream();
-  HostTensors weights, optimizer;
-  FATHOM_RETURN_IF_ERROR(
-      GatherTensors(WeightPieces(training_->parameters(), groups_), groups_, stream, &weights));
-  FATHOM_RETURN_IF_ERROR(
-      GatherTensors(OptimizerPieces(training_->optimizer(), groups_), groups_, stream, &optimizer));
+  const std::vector<TensorPiece> masters = WeightPieces(training_->parameters(), groups_);
+  const std::vector<TensorPiece> state = OptimizerPieces(training_->optimizer(), groups_);
+  FATHOM_ASSIGN_OR_RETURN(const auto weights, TensorGathering::Create(masters, groups_, stream));
+  FATHOM_ASSIGN_OR_RETURN(const auto optimizer, TensorGathering::Create(state, groups_, stream));
   saved_step_ = step_;
-  if (!groups_.first()) return absl::OkStatus();
+  if (!groups_.first()) {
+    FATHOM_RETURN_IF_ERROR(weights->Send());
+    return optimizer->Send();
+  }
   std::map<std::string, int64_t> integers = {{"skipped_in_a_row", skipped_in_a_row_}};
   RecordTokenizer(data_, &integers);
-  FATHOM_RETURN_IF_ERROR(WriteCheckpoint(environment_.files, job_.train.output,
-                                         {.step = step_,
-                                          .consumed_sequences = step_ * job_.train.global_batch,
-                                          .job_text = job_.text,
-                                          .weights = weights.arrays(),
-                                          .optimizer = optimizer.arrays(),
-                                          .integers = integers,
-                                          .numbers = {}}));
+  FATHOM_RETURN_IF_ERROR(
+      WriteCheckpoint(environment_.files, job_.train.output,
+                      {.step = step_,
+                       .consumed_sequences = step_ * job_.train.global_batch,
+                       .job_text = job_.text,
+                       .weights = weights->arrays(),
+                       .optimizer = optimizer->arrays(),
+                       .load_weights = [&](size_t i) { return weights->Load(i); },
+                       .load_optimizer = [&](size_t i) { return optimizer->Load(i); },
+                       .integers = integers,
+                       .numbers = {}}));
   return RemoveOldCheckpoints(environment_.files, job_.train.output, job_.checkpoint);
 }
 

@@ -63,10 +63,11 @@ class MeasuredFile final : public WritableFile {
 
 absl::StatusOr<ManifestFile> WriteTensors(FileSystem& files, const std::string& directory,
                                           const std::string& name,
-                                          const std::vector<NamedArray>& tensors) {
+                                          const std::vector<NamedArray>& tensors,
+                                          const ArrayLoader& load) {
   FATHOM_ASSIGN_OR_RETURN(auto opened, files.OpenForWrite(JoinPath(directory, name)));
   MeasuredFile file(std::move(opened));
-  FATHOM_RETURN_IF_ERROR(WriteSafetensors(file, tensors, {{"format", "pt"}}));
+  FATHOM_RETURN_IF_ERROR(WriteSafetensors(file, tensors, {{"format", "pt"}}, load));
   FATHOM_RETURN_IF_ERROR(file.Sync());
   FATHOM_RETURN_IF_ERROR(file.Close());
   return ManifestFile{name, file.size(), file.checksum(), static_cast<int64_t>(tensors.size())};
@@ -81,11 +82,13 @@ absl::Status WriteDirectory(FileSystem& files, const std::string& directory,
                        .files = {},
                        .integers = contents.integers,
                        .numbers = contents.numbers};
-  for (const auto& [name, tensors] :
-       {std::pair(kWeights, &contents.weights), std::pair(kOptimizer, &contents.optimizer)}) {
-    FATHOM_ASSIGN_OR_RETURN(ManifestFile file, WriteTensors(files, directory, name, *tensors));
-    manifest.files.push_back(std::move(file));
-  }
+  FATHOM_ASSIGN_OR_RETURN(
+      ManifestFile weights,
+      WriteTensors(files, directory, kWeights, contents.weights, contents.load_weights));
+  FATHOM_ASSIGN_OR_RETURN(
+      ManifestFile optimizer,
+      WriteTensors(files, directory, kOptimizer, contents.optimizer, contents.load_optimizer));
+  manifest.files = {std::move(weights), std::move(optimizer)};
   FATHOM_ASSIGN_OR_RETURN(auto file, files.OpenForWrite(JoinPath(directory, kManifest)));
   FATHOM_RETURN_IF_ERROR(file->Append(FormatManifest(manifest)));
   FATHOM_RETURN_IF_ERROR(file->Sync());
@@ -224,6 +227,8 @@ absl::StatusOr<Checkpoint> OpenCheckpoint(FileSystem& files, const std::string& 
                          .job_text = std::move(manifest.job_text),
                          .weights = checkpoint.weights->tensors(),
                          .optimizer = checkpoint.optimizer->tensors(),
+                         .load_weights = {},
+                         .load_optimizer = {},
                          .integers = std::move(manifest.integers),
                          .numbers = std::move(manifest.numbers)};
   return checkpoint;

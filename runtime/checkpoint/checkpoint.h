@@ -25,6 +25,9 @@ struct CheckpointContents {
   std::string job_text;            // Job::text
   std::vector<NamedArray> weights;
   std::vector<NamedArray> optimizer;
+  // For writing arrays one at a time; empty: from their own data.
+  ArrayLoader load_weights = {};
+  ArrayLoader load_optimizer = {};
   // Whatever else resuming needs: counters and small numbers, exact in the file.
   std::map<std::string, int64_t> integers;
   std::map<std::string, double> numbers;

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <functional>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "core/dtype.h"
 #include "core/tensor.h"
 
@@ -16,5 +18,9 @@ struct NamedArray {
 
   int64_t bytes() const { return shape.elements() * SizeOf(dtype); }
 };
+
+// Where the data of a list of arrays come from, when their own `data` is not used: the data of
+// array `i`, valid until the next call. Arrays are asked for once each, in order.
+using ArrayLoader = std::function<absl::StatusOr<const void*>(size_t i)>;
 
 }  // namespace fathom

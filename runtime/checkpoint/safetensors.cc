@@ -219,23 +219,29 @@ absl::Status SafetensorsWriter::Finish() const {
 }
 
 absl::Status WriteSafetensors(WritableFile& file, const std::vector<NamedArray>& tensors,
-                              const std::map<std::string, std::string>& metadata) {
+                              const std::map<std::string, std::string>& metadata,
+                              const ArrayLoader& load) {
   FATHOM_ASSIGN_OR_RETURN(SafetensorsWriter writer,
                           SafetensorsWriter::Create(file, tensors, metadata));
-  for (const NamedArray& tensor : tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const void* data = tensors[i].data;
+    if (load) {
+      FATHOM_ASSIGN_OR_RETURN(data, load(i));
+    }
     FATHOM_RETURN_IF_ERROR(
-        writer.Append(std::string_view(static_cast<const char*>(tensor.data), tensor.bytes())));
+        writer.Append(std::string_view(static_cast<const char*>(data), tensors[i].bytes())));
   }
   return writer.Finish();
 }
 
 absl::Status WriteSafetensorsFile(FileSystem& files, const std::string& path,
                                   const std::vector<NamedArray>& tensors,
-                                  const std::map<std::string, std::string>& metadata) {
+                                  const std::map<std::string, std::string>& metadata,
+                                  const ArrayLoader& load) {
   const std::string temporary = TemporaryPath(path);
   const auto write = [&]() -> absl::Status {
     FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files.OpenForWrite(temporary));
-    FATHOM_RETURN_IF_ERROR(WriteSafetensors(*file, tensors, metadata));
+    FATHOM_RETURN_IF_ERROR(WriteSafetensors(*file, tensors, metadata, load));
     FATHOM_RETURN_IF_ERROR(file->Sync());
     FATHOM_RETURN_IF_ERROR(file->Close());
     return files.Rename(temporary, path);

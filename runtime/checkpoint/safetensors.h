@@ -37,14 +37,16 @@ class SafetensorsWriter {
   int64_t bytes_left_;
 };
 
-// Header and data of `tensors`.
+// Header and data of `tensors`; the data from `load`, unless it is empty.
 absl::Status WriteSafetensors(WritableFile& file, const std::vector<NamedArray>& tensors,
-                              const std::map<std::string, std::string>& metadata);
+                              const std::map<std::string, std::string>& metadata,
+                              const ArrayLoader& load = {});
 
 // A whole file under its final name: written aside, synced and renamed.
 absl::Status WriteSafetensorsFile(FileSystem& files, const std::string& path,
                                   const std::vector<NamedArray>& tensors,
-                                  const std::map<std::string, std::string>& metadata);
+                                  const std::map<std::string, std::string>& metadata,
+                                  const ArrayLoader& load = {});
 
 // A safetensors file, mapped into memory. Thread-safe.
 class SafetensorsFile {
