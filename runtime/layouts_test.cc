@@ -174,10 +174,26 @@ INSTANTIATE_TEST_SUITE_P(Toys, LayoutsInFp32,
                          ::testing::Combine(::testing::Values("toy_xmod"),
                                             ::testing::ValuesIn(Layouts())),
                          NameOf);
-// Minutes long: tests/full runs it.
+// Layouts that between them have everything, and the others.
+std::vector<Layout> DeepLayouts(bool chosen) {
+  const std::set<std::string> names = {"T8", "T4Sequence",    "D2",        "D8Zero",  "P3GPipe",
+                                       "P4", "P2Interleaved", "P2D2T2All", "T2Lanes2"};
+  std::vector<Layout> layouts;
+  for (const Layout& layout : Layouts()) {
+    if ((names.count(layout.name) > 0) == chosen) layouts.push_back(layout);
+  }
+  return layouts;
+}
+
+// Ten minutes: tests/full runs it.
 INSTANTIATE_TEST_SUITE_P(Deep, LayoutsTest,
                          ::testing::Combine(::testing::Values("toy_298"),
-                                            ::testing::ValuesIn(Layouts())),
+                                            ::testing::ValuesIn(DeepLayouts(true))),
+                         NameOf);
+// As long again; by hand.
+INSTANTIATE_TEST_SUITE_P(DeepRest, LayoutsTest,
+                         ::testing::Combine(::testing::Values("toy_298"),
+                                            ::testing::ValuesIn(DeepLayouts(false))),
                          NameOf);
 
 std::vector<std::string> Everything(const std::string& lanes) {
