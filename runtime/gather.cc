@@ -157,7 +157,8 @@ absl::Status GatherTensors(const std::vector<TensorPiece>& pieces, RankGroups& g
   for (size_t i = 0; i < gathering->arrays().size(); ++i) {
     const NamedArray& array = gathering->arrays()[i];
     FATHOM_ASSIGN_OR_RETURN(const void* data, gathering->Load(i));
-    std::memcpy(out->Add(array.name, array.dtype, array.shape), data, array.bytes());
+    char* whole = out->Add(array.name, array.dtype, array.shape);
+    if (array.bytes() > 0) std::memcpy(whole, data, array.bytes());
   }
   return absl::OkStatus();
 }

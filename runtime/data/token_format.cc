@@ -7,6 +7,7 @@
 namespace fathom::token_format {
 
 void LoadTokens(const char* stored, int64_t width, int64_t count, int32_t* tokens) {
+  if (count == 0) return;  // nothing may have no address, which memcpy must not be given
   if (width == 4) {
     std::memcpy(tokens, stored, 4 * count);
     return;
@@ -15,6 +16,7 @@ void LoadTokens(const char* stored, int64_t width, int64_t count, int32_t* token
 }
 
 void StoreTokens(const int32_t* tokens, int64_t width, int64_t count, std::string* to) {
+  if (count == 0) return;
   const size_t before = to->size();
   to->resize(before + width * count);
   char* out = to->data() + before;

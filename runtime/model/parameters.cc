@@ -151,6 +151,7 @@ absl::Status InitializeParameters(const ParameterTable& table, uint64_t seed, St
 
 void ConvertElements(const void* from, DType from_dtype, void* to, DType to_dtype,
                      int64_t elements) {
+  if (elements == 0) return;
   if (from_dtype == to_dtype) {
     std::memcpy(to, from, elements * SizeOf(to_dtype));
   } else if (from_dtype == DType::kFloat64 && to_dtype == DType::kFloat32) {
