@@ -52,8 +52,9 @@ class TensorGroup {
   const absl::Status& status() const { return status_; }
 
  private:
-  // Elements of each rank when `rows` rows of `row_elements` are split.
+  // Elements that each rank has of `all` when its rows are split.
   std::vector<int64_t> Counts(const Tensor& all) const;
+  // Yields to the other lanes, then waits.
   void Finish(Completion completion, Stream& stream);
 
   Communicator* communicator_ = nullptr;
