@@ -8,39 +8,82 @@
 namespace fathom {
 namespace {
 
-// The parameters of layer `index`, in the order in which a token meets them.
-void AppendLayer(const ModelConfig& model, const LayerSpec& layer, int64_t index,
-                 std::vector<CountedParameter>* parameters) {
-  const std::string prefix = absl::StrCat("model.layers.", index, ".");
-  const double share = 1.0 / static_cast<double>(layer.sparsity);
-  const int64_t queries = model.heads * model.head_dim;
-  const int64_t keys = model.kv_heads * model.head_dim;
-  const auto add = [&](const std::string& name, std::vector<int64_t> dims) {
-    parameters->push_back({.name = prefix + name, .dims = std::move(dims), .share = share});
-  };
-  if (layer.kind == LayerKind::kSparse) add("depth_router.weight", {model.d});
-  add("input_layernorm.weight", {model.d});
-  add("self_attn.q_proj.weight", {queries, model.d});
-  add("self_attn.k_proj.weight", {keys, model.d});
-  add("self_attn.v_proj.weight", {keys, model.d});
-  add("self_attn.q_norm.weight", {model.head_dim});
-  add("self_attn.k_norm.weight", {model.head_dim});
-  add("self_attn.o_proj.weight", {model.d, queries});
-  add("post_attention_layernorm.weight", {model.d});
-  add("mlp.gate_proj.weight", {model.ffn, model.d});
-  add("mlp.up_proj.weight", {model.ffn, model.d});
-  add("mlp.down_proj.weight", {model.d, model.ffn});
-  if (layer.kind == LayerKind::kSparse && model.gate == Gate::kXMod) {
-    add("depth_scale", {});
+// Adds parameters of one layer.
+class LayerParameters {
+ public:
+  LayerParameters(int64_t index, double share, std::vector<CountedParameter>* parameters)
+      : prefix_(absl::StrCat("model.layers.", index, ".")),
+        share_(share),
+        parameters_(parameters) {}
+
+  // `share`: of the tokens that the layer sees.
+  void Add(const std::string& name, std::vector<int64_t> dims, double share = 1) {
+    parameters_->push_back(
+        {.name = prefix_ + name, .dims = std::move(dims), .share = share_ * share});
+  }
+  // The three matrices of a SwiGLU FFN.
+  void AddFfn(const std::string& name, int64_t width, int64_t d, double share = 1) {
+    Add(name + ".gate_proj.weight", {width, d}, share);
+    Add(name + ".up_proj.weight", {width, d}, share);
+    Add(name + ".down_proj.weight", {d, width}, share);
+  }
+
+ private:
+  std::string prefix_;
+  double share_;
+  std::vector<CountedParameter>* parameters_;
+};
+
+void AppendExperts(const ModelConfig& model, LayerParameters* layer) {
+  layer->Add("mlp.gate.weight", {model.experts, model.d});
+  layer->Add("mlp.gate.e_score_correction_bias", {model.experts});
+  if (model.shared > 0) {
+    layer->AddFfn("mlp.shared_experts", model.shared * model.expert_ffn, model.d);
+  }
+  const double share = static_cast<double>(model.routed) / static_cast<double>(model.experts);
+  for (int64_t expert = 0; expert < model.experts; ++expert) {
+    layer->AddFfn(absl::StrCat("mlp.experts.", expert), model.expert_ffn, model.d, share);
   }
 }
 
-// Elements of the matrices of one layer: the linear work of a token is twice this.
-double LayerMatrixElements(const ModelConfig& model) {
+// The parameters of layer `index`, in the order in which a token meets them.
+void AppendLayer(const ModelConfig& model, const LayerSpec& layer, int64_t index,
+                 std::vector<CountedParameter>* parameters) {
+  LayerParameters of_layer(index, 1.0 / static_cast<double>(layer.sparsity), parameters);
+  const int64_t queries = model.heads * model.head_dim;
+  const int64_t keys = model.kv_heads * model.head_dim;
+  if (layer.kind == LayerKind::kSparse) of_layer.Add("depth_router.weight", {model.d});
+  of_layer.Add("input_layernorm.weight", {model.d});
+  of_layer.Add("self_attn.q_proj.weight", {queries, model.d});
+  of_layer.Add("self_attn.k_proj.weight", {keys, model.d});
+  of_layer.Add("self_attn.v_proj.weight", {keys, model.d});
+  of_layer.Add("self_attn.q_norm.weight", {model.head_dim});
+  of_layer.Add("self_attn.k_norm.weight", {model.head_dim});
+  of_layer.Add("self_attn.o_proj.weight", {model.d, queries});
+  of_layer.Add("post_attention_layernorm.weight", {model.d});
+  if (layer.experts) {
+    AppendExperts(model, &of_layer);
+  } else {
+    of_layer.AddFfn("mlp", model.ffn, model.d);
+  }
+  if (layer.kind == LayerKind::kSparse && model.gate == Gate::kXMod) {
+    of_layer.Add("depth_scale", {});
+  }
+}
+
+// Elements of the matrices that a token of a layer passes, its gate of experts left out: the linear
+// work of the token is twice this.
+double TokenMatrixElements(const ModelConfig& model, const LayerSpec& layer) {
   const double queries = static_cast<double>(model.heads * model.head_dim);
   const double keys = static_cast<double>(model.kv_heads * model.head_dim);
   const double d = static_cast<double>(model.d);
-  return d * (2 * queries + 2 * keys) + 3 * d * static_cast<double>(model.ffn);
+  const int64_t ffn = layer.experts ? (model.routed + model.shared) * model.expert_ffn : model.ffn;
+  return d * (2 * queries + 2 * keys) + 3 * d * static_cast<double>(ffn);
+}
+
+// Of the gate of a layer's experts, for each token that the layer sees.
+double GateFlops(const ModelConfig& model, const LayerSpec& layer) {
+  return layer.experts ? 2 * static_cast<double>(model.d * model.experts) : 0;
 }
 
 // Of one query with one key: a dot product, and a value added by its weight.
@@ -92,10 +135,10 @@ LayerFlops CountLayerFlops(const ModelConfig& model, int64_t sequence_length,
   FATHOM_CHECK(sequence_length > 0);
   const double length = static_cast<double>(sequence_length);
   const double sequence_pairs = pairs.value_or(length * (length + 1) / 2);
-  const double linear = 2 * LayerMatrixElements(model);
   LayerFlops flops;
   for (const PlannedLayer& layer : model.plan.layers) {
     const int64_t selected = sequence_length / layer.spec.sparsity;
+    const double linear = 2 * TokenMatrixElements(model, layer.spec) + GateFlops(model, layer.spec);
     const double router = layer.spec.kind == LayerKind::kSparse ? 2.0 * model.d : 0;
     flops.layers.push_back(
         (linear * static_cast<double>(selected) +
@@ -111,9 +154,9 @@ FlopsPerToken CountFlopsPerToken(const ModelConfig& model, int64_t sequence_leng
                                  std::optional<double> pairs) {
   FATHOM_CHECK(sequence_length > 0);
   const double length = static_cast<double>(sequence_length);
-  const double linear = 2 * LayerMatrixElements(model);
   FlopsPerToken flops;
   for (const PlannedLayer& layer : model.plan.layers) {
+    const double linear = 2 * TokenMatrixElements(model, layer.spec);
     const double sparsity = static_cast<double>(layer.spec.sparsity);
     flops.paper_forward += linear / sparsity + PairFlops(model) * length / (sparsity * sparsity);
   }

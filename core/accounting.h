@@ -13,17 +13,18 @@ namespace fathom {
 struct CountedParameter {
   std::string name;           // e.g. "model.layers.3.mlp.up_proj.weight"
   std::vector<int64_t> dims;  // matrices are [out, in]; empty for a scalar
-  double share = 1;           // of the tokens that its layer sees: 1/K in a sparse layer
+  double share = 1;           // of the tokens that use it: 1/K in a sparse layer
 
   int64_t elements() const;
 };
 
-// Every parameter of a model: the embedding, the layers in order, the final norm, the head.
+// Every parameter of a model: the embedding, the layers in order, the final norm, the head. Of an
+// expert's, `share` is the routed of E experts that a token of its layer goes to.
 std::vector<CountedParameter> EnumerateParameters(const ModelConfig& model);
 
 struct ParameterCounts {
   int64_t total = 0;   // everything that exists
-  int64_t active = 0;  // each layer counted by the share of tokens that it sees; rounded
+  int64_t active = 0;  // each counted by the share of tokens that use it; rounded
 };
 
 ParameterCounts CountParameters(const ModelConfig& model);
@@ -32,11 +33,12 @@ ParameterCounts CountParameters(const ModelConfig& model);
 // products and the router's dot products count.
 struct FlopsPerToken {
   // Convention "paper": forward, attention over the full square of each sequence, layers only (no
-  // head, no router); of a sparse layer 1/K of the linear work and (L/K)^2 of the attention.
+  // head, no router, no gate of experts); of a sparse layer 1/K of the linear work and (L/K)^2 of
+  // the attention.
   double paper_forward = 0;
   // Convention "exact": causal attention as executed, within documents, with the SelectedPairs of
-  // the k = floor(L/K) tokens that a layer sees; linear work on exactly k tokens; the head and the
-  // routers.
+  // the k = floor(L/K) tokens that a layer sees; linear work on exactly k tokens; the head, the
+  // routers, and the gates of experts for these k tokens.
   double exact_forward = 0;
   // Forward and backward; recomputation is not counted.
   double exact_training = 0;

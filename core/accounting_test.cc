@@ -41,6 +41,9 @@ TEST(AccountingTest, MatchesThePublishedSizesAndCosts) {
       {"936m_xmod_a4k8", 4.523, 4.573},  {"936m_xmod_a3k16", 8.240, 4.506},
       {"1650m_dense", 1.615, 10.335},    {"1650m_mod", 2.672, 9.630},
       {"1650m_xmod_a4k8", 8.309, 5.872}, {"1650m_xmod_a3k16", 15.205, 5.805},
+      {"556m_moe_8_64", 2.461, 8.397},   {"556m_moe_8_128", 4.577, 8.397},
+      {"936m_moe_8_64", 4.509, 9.036},   {"936m_moe_8_128", 8.475, 9.036},
+      {"1650m_moe_8_64", 9.282, 10.335}, {"1650m_moe_8_128", 17.741, 10.335},
   };
   for (const Row& row : rows) {
     const ModelConfig model = Model(row.name);
@@ -87,7 +90,14 @@ double CountByLoops(const ModelConfig& model, int64_t length) {
     for (int64_t row = 0; row < length / layer.spec.sparsity; ++row) {
       flops += 2.0 * model.d * model.heads * model.head_dim * 2;     // q, o
       flops += 2.0 * model.d * model.kv_heads * model.head_dim * 2;  // k, v
-      flops += 2.0 * model.d * model.ffn * 3;                        // gate, up, down
+      if (layer.spec.experts) {
+        for (int64_t expert = 0; expert < model.experts; ++expert) flops += 2.0 * model.d;
+        for (int64_t expert = 0; expert < model.routed + model.shared; ++expert) {
+          flops += 2.0 * model.d * model.expert_ffn * 3;
+        }
+      } else {
+        flops += 2.0 * model.d * model.ffn * 3;  // gate, up, down
+      }
       for (int64_t key = 0; key <= row; ++key) {
         for (int64_t head = 0; head < model.heads; ++head) flops += 4.0 * model.head_dim;
       }
@@ -98,7 +108,8 @@ double CountByLoops(const ModelConfig& model, int64_t length) {
 }
 
 TEST(AccountingTest, ExactCountIsThatOfTheLoops) {
-  for (const std::string name : {"toy_dense", "toy_mod", "toy_xmod", "quickstart"}) {
+  for (const std::string name :
+       {"toy_dense", "toy_mod", "toy_xmod", "toy_moe", "toy_moe_xmod", "quickstart"}) {
     const ModelConfig model = Model(name);
     for (const int64_t length : {16, 30, 257}) {  // K divides, and does not
       const FlopsPerToken flops = CountFlopsPerToken(model, length);
@@ -201,6 +212,85 @@ TEST(AccountingTest, CountsEverythingThatExists) {
   EXPECT_EQ(mod.total, 5 * dense + 2 * 64 + rest);
   EXPECT_EQ(mod.active, std::llround(3 * dense + 2 * (dense + 64) / 4.0 + rest));
   EXPECT_EQ(CountParameters(Model("toy_dense")).total, 4 * dense + rest);
+}
+
+TEST(AccountingTest, CountsExpertsByHand) {
+  // toy_moe, 4*E: d 64, H*h 128, G*h 64, h 8, 8 experts of width 24, 2 of them for each token, 2
+  // shared.
+  const int64_t attention = 64 * (128 + 64 + 64 + 128) + 2 * 64 + 2 * 8;
+  const int64_t gate_and_bias = 8 * 64 + 8;
+  const int64_t expert = 3 * 64 * 24;
+  const int64_t rest = 2 * 257 * 64 + 64;
+  const ParameterCounts moe = CountParameters(Model("toy_moe"));
+  EXPECT_EQ(moe.total, 4 * (attention + gate_and_bias + 10 * expert) + rest);
+  EXPECT_EQ(moe.active, 4 * (attention + gate_and_bias + 4 * expert) + rest);
+  // toy_moe_xmod, D + 2*(S4 + SE4 + E), with F 192.
+  const int64_t ffn = 3 * 64 * 192;
+  const int64_t router_and_scale = 64 + 1;
+  const ParameterCounts mixed = CountParameters(Model("toy_moe_xmod"));
+  EXPECT_EQ(mixed.total, 7 * attention + 3 * ffn + 4 * (gate_and_bias + 10 * expert) +
+                             4 * router_and_scale + rest);
+  EXPECT_EQ(mixed.active,
+            std::llround(4 * attention + 1.5 * ffn + 2.5 * (gate_and_bias + 4 * expert) +
+                         router_and_scale + rest));
+}
+
+TEST(AccountingTest, NamesTheParametersOfAMixtureInOrder) {
+  ModelConfig model = Model("toy_moe_xmod");
+  model.experts = 2;
+  model.routed = 1;
+  const auto names_of = [&](const std::string& prefix) {
+    std::vector<std::string> names;
+    for (const CountedParameter& parameter : EnumerateParameters(model)) {
+      if (!parameter.name.starts_with(prefix)) continue;
+      names.push_back(parameter.name.substr(prefix.size()));
+    }
+    return names;
+  };
+  const std::vector<std::string> attention = {
+      "input_layernorm.weight",  "self_attn.q_proj.weight",        "self_attn.k_proj.weight",
+      "self_attn.v_proj.weight", "self_attn.q_norm.weight",        "self_attn.k_norm.weight",
+      "self_attn.o_proj.weight", "post_attention_layernorm.weight"};
+  const std::vector<std::string> gate = {"mlp.gate.weight", "mlp.gate.e_score_correction_bias"};
+  const std::vector<std::string> shared = {"mlp.shared_experts.gate_proj.weight",
+                                           "mlp.shared_experts.up_proj.weight",
+                                           "mlp.shared_experts.down_proj.weight"};
+  const std::vector<std::string> experts = {
+      "mlp.experts.0.gate_proj.weight", "mlp.experts.0.up_proj.weight",
+      "mlp.experts.0.down_proj.weight", "mlp.experts.1.gate_proj.weight",
+      "mlp.experts.1.up_proj.weight",   "mlp.experts.1.down_proj.weight"};
+  std::vector<std::string> expected;  // of a layer of kind E
+  for (const auto& part : {attention, gate, shared, experts}) {
+    expected.insert(expected.end(), part.begin(), part.end());
+  }
+  EXPECT_EQ(names_of("model.layers.3."), expected);
+  expected.insert(expected.begin(), "depth_router.weight");
+  expected.push_back("depth_scale");
+  EXPECT_EQ(names_of("model.layers.2."), expected);
+
+  std::map<std::string, CountedParameter> parameters;
+  for (const CountedParameter& parameter : EnumerateParameters(model)) {
+    EXPECT_TRUE(parameters.emplace(parameter.name, parameter).second) << parameter.name;
+  }
+  const CountedParameter& up = parameters.at("model.layers.2.mlp.experts.1.up_proj.weight");
+  EXPECT_EQ(up.dims, (std::vector<int64_t>{24, 64}));
+  EXPECT_EQ(up.share, 0.125);  // half of the experts for a quarter of the tokens
+  EXPECT_EQ(parameters.at("model.layers.3.mlp.shared_experts.down_proj.weight").dims,
+            (std::vector<int64_t>{64, 48}));
+  EXPECT_EQ(parameters.at("model.layers.3.mlp.gate.weight").dims, (std::vector<int64_t>{2, 64}));
+  EXPECT_EQ(parameters.at("model.layers.3.mlp.gate.e_score_correction_bias").dims,
+            (std::vector<int64_t>{2}));
+  model.shared = 0;
+  EXPECT_EQ(names_of("model.layers.3.mlp.shared_experts"), std::vector<std::string>());
+}
+
+TEST(AccountingTest, LayersWithExpertsCostWhatTheyDo) {
+  const ModelConfig model = Model("toy_moe_xmod");
+  const LayerFlops flops = CountLayerFlops(model, 128);
+  ASSERT_EQ(flops.layers.size(), 7u);
+  // D has one FFN of 192, E of 4 * 24, and a gate of 8 columns: per token 2 * 64 for each column.
+  EXPECT_NEAR(flops.layers[0] - flops.layers[3], 2.0 * 64 * (3 * 192 - 3 * 96 - 8), 1e-9);
+  EXPECT_NEAR(flops.layers[1] - flops.layers[2], 2.0 * 64 * (3 * 192 - 3 * 96 - 8) / 4, 1e-9);
 }
 
 TEST(AccountingTest, NamesEveryParameterOnce) {

@@ -23,7 +23,7 @@ struct ModelConfig {
   int64_t heads = 0;     // H, query heads
   int64_t kv_heads = 0;  // G, key/value heads
   int64_t head_dim = 0;  // h; H*h may differ from d
-  int64_t ffn = 0;       // F
+  int64_t ffn = 0;       // F; may be 0 when every FFN is a mixture of experts
   int64_t vocabulary = 0;
   double theta = 1e6;  // base of the rotary angles
   double eps = 1e-6;   // of RMSNorm
@@ -36,6 +36,15 @@ struct ModelConfig {
   double routing_coefficient = 1e-4;  // of the auxiliary loss
   int64_t reset_every = 0;            // see MakeLayerPlan
 
+  // Mixtures of experts.
+  int64_t experts = 0;     // E, routed experts of a layer
+  int64_t routed = 0;      // of them, those that each token goes to
+  int64_t shared = 0;      // experts that every token goes to; one FFN of shared * expert_ffn
+  int64_t expert_ffn = 0;  // width of one expert
+  Scoring scoring = Scoring::kSigmoid;
+  double balance_coefficient = 1e-4;  // of the balance loss
+  double expert_bias_rate = 1e-3;     // by which the selection bias moves after a step; 0: never
+
   LayerPlan plan;
 };
 
@@ -44,7 +53,8 @@ struct ParallelConfig {
   bool sequence = false;
   int64_t pipeline = 1;
   int64_t data = 1;
-  int64_t expert = 1;
+  int64_t expert = 1;          // of the data x tensor ranks, those that share the experts
+  bool expert_tensor = false;  // each expert is split over the tensor ranks, by its width
   int64_t lanes = 1;
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   int64_t virtual_stages = 1;  // chunks of layers on each stage

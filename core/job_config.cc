@@ -19,8 +19,8 @@ constexpr int64_t kMaximumRanks = int64_t{1} << 20;  // along one axis
 constexpr int64_t kMaximumLanes = 64;
 
 constexpr const char* kRequired[] = {
-    "model.d",   "model.heads",      "model.kv_heads", "model.head_dim",
-    "model.ffn", "model.vocabulary", "train.steps",    "train.sequence_length",
+    "model.d",          "model.heads", "model.kv_heads",        "model.head_dim",
+    "model.vocabulary", "train.steps", "train.sequence_length",
 };
 
 // Fields that exist, of which only the default works so far.
@@ -29,12 +29,6 @@ struct LaterField {
   const char* what;
 };
 constexpr LaterField kLater[] = {
-    {"model.experts", "MoE layers are"},
-    {"model.routed", "MoE layers are"},
-    {"model.shared", "MoE layers are"},
-    {"model.expert_ffn", "MoE layers are"},
-    {"model.balance_coefficient", "MoE layers are"},
-    {"parallel.expert", "expert parallelism is"},
     {"checkpoint.async", "saving in the background is"},
     {"device.kind", "devices other than the CPU are"},
 };
@@ -66,6 +60,7 @@ absl::StatusOr<ParallelConfig> ToParallel(const proto::Parallel& parallel) {
   checks.Between("parallel.tensor", parallel.tensor(), one, kMaximumRanks);
   checks.Between("parallel.pipeline", parallel.pipeline(), one, kMaximumRanks);
   checks.Between("parallel.data", parallel.data(), one, kMaximumRanks);
+  checks.Between("parallel.expert", parallel.expert(), one, kMaximumRanks);
   checks.Between("parallel.lanes", parallel.lanes(), one, kMaximumLanes);
   checks.Between("parallel.virtual_stages", parallel.virtual_stages(), one, kMaximumCount);
   checks.Between("parallel.zero", parallel.zero(), int64_t{0}, one);
@@ -84,6 +79,7 @@ absl::StatusOr<ParallelConfig> ToParallel(const proto::Parallel& parallel) {
       .pipeline = parallel.pipeline(),
       .data = parallel.data(),
       .expert = parallel.expert(),
+      .expert_tensor = parallel.expert_tensor(),
       .lanes = parallel.lanes(),
       .schedule = interleaved                                     ? PipelineSchedule::kInterleaved
                   : parallel.schedule() == proto::Parallel::GPIPE ? PipelineSchedule::kGPipe
@@ -273,6 +269,18 @@ absl::StatusOr<DebugConfig> ToDebug(const proto::Debug& debug, int64_t steps) {
                      .selection_file = debug.selection_file()};
 }
 
+// Rows of a mixture of experts are numbered in int32.
+absl::Status CheckExpertRows(const ModelConfig& model, const TrainConfig& train) {
+  if (!model.plan.has_experts()) return absl::OkStatus();
+  JobChecks checks;
+  const int64_t tokens = train.micro_batch * train.sequence_length;
+  const int64_t most_rows = std::numeric_limits<int32_t>::max();
+  checks.Require(model.routed <= most_rows / tokens, "model.routed", model.routed,
+                 absl::StrCat("at most ", most_rows / tokens, " with micro-batches of ", tokens,
+                              " tokens, so that their experts have at most ", most_rows, " rows"));
+  return checks.status();
+}
+
 absl::Status CheckName(const std::string& name) {
   JobChecks checks;
   checks.Require(!name.empty(), "name", "empty", "a name without '/', since it names files");
@@ -295,6 +303,7 @@ absl::StatusOr<Job> ToJob(proto::Job* message) {
   job.name = message->name();
   FATHOM_ASSIGN_OR_RETURN(job.train, ToTrain(message->train()));
   FATHOM_ASSIGN_OR_RETURN(job.model, ToModelConfig(message->model(), job.train.sequence_length));
+  FATHOM_RETURN_IF_ERROR(CheckExpertRows(job.model, job.train));
   FATHOM_ASSIGN_OR_RETURN(job.parallel, ToParallel(message->parallel()));
   FATHOM_ASSIGN_OR_RETURN(job.data, ToData(*message));
   job.data.tokenizer_is_set = tokenizer_is_set;

@@ -12,6 +12,8 @@ namespace {
 constexpr int64_t kMaximumSize = int64_t{1} << 24;
 // Enough for any model; a slip such as `repeat: 1000000000` must not fill the memory.
 constexpr int64_t kMaximumLayers = 100'000;
+// Of a layer; each has parameters of its own.
+constexpr int64_t kMaximumExperts = int64_t{1} << 16;
 
 Gate ToGate(proto::Model::Gate gate) {
   switch (gate) {
@@ -46,7 +48,7 @@ absl::StatusOr<LayerSpec> ToSparse(const proto::PlanSegment::Sparse& sparse,
         path, ".sparsity is ", sparsity, ", which is larger than train.sequence_length ",
         sequence_length, ", so a sparse layer would select no token"));
   }
-  return LayerSpec{.kind = LayerKind::kSparse, .sparsity = sparsity};
+  return LayerSpec{.kind = LayerKind::kSparse, .sparsity = sparsity, .experts = sparse.experts()};
 }
 
 absl::StatusOr<PlanSegment> ToSegment(const proto::PlanSegment& segment, const std::string& path,
@@ -65,8 +67,8 @@ absl::StatusOr<PlanSegment> ToSegment(const proto::PlanSegment& segment, const s
       return result;
     }
     case proto::PlanSegment::kMoe:
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, " is a moe layer, but MoE layers are not built yet"));
+      result.layer.experts = true;
+      return result;
     case proto::PlanSegment::kGroup: {
       FATHOM_ASSIGN_OR_RETURN(
           result.group, ToSegments(segment.group().plan(), path + ".group.plan", sequence_length));
@@ -77,7 +79,8 @@ absl::StatusOr<PlanSegment> ToSegment(const proto::PlanSegment& segment, const s
   }
   return absl::InvalidArgumentError(absl::StrCat(
       path,
-      " names no layer; it must hold dense {}, sparse { sparsity: K } or group { plan ... }"));
+      " names no layer; it must hold dense {}, moe {}, sparse { sparsity: K } or group { plan ... "
+      "}"));
 }
 
 absl::StatusOr<std::vector<PlanSegment>> ToSegments(const Segments& plan, const std::string& path,
@@ -124,7 +127,7 @@ absl::Status CheckSizes(const proto::Model& model) {
   checks.Between("model.heads", model.heads(), one, kMaximumSize);
   checks.Between("model.kv_heads", model.kv_heads(), one, kMaximumSize);
   checks.Between("model.head_dim", model.head_dim(), one, kMaximumSize);
-  checks.Between("model.ffn", model.ffn(), one, kMaximumSize);
+  if (model.has_ffn()) checks.Between("model.ffn", model.ffn(), one, kMaximumSize);
   checks.Between("model.vocabulary", model.vocabulary(), int64_t{2}, kMaximumSize);
   if (!checks.ok()) return checks.status();
   checks.Require(model.heads() % model.kv_heads() == 0, "model.heads", model.heads(),
@@ -135,6 +138,43 @@ absl::Status CheckSizes(const proto::Model& model) {
                  absl::StrCat("at most ", kMaximumSize / model.head_dim(), " with model.head_dim ",
                               model.head_dim()));
   return checks.status();
+}
+
+// Sizes that a plan with mixtures of experts needs; other plans make nothing of them.
+absl::Status CheckExperts(const proto::Model& model, bool needed) {
+  JobChecks checks;
+  const int64_t least = needed ? 1 : 0;
+  checks.Between("model.experts", model.experts(), least, kMaximumExperts);
+  checks.Between("model.routed", model.routed(), least, kMaximumExperts);
+  checks.Between("model.shared", model.shared(), int64_t{0}, kMaximumExperts);
+  checks.Between("model.expert_ffn", model.expert_ffn(), least, kMaximumSize);
+  if (!checks.ok()) return checks.status();
+  checks.Require(model.routed() <= model.experts(), "model.routed", model.routed(),
+                 absl::StrCat("at most model.experts, which is ", model.experts()));
+  checks.Require(model.shared() * model.expert_ffn() <= kMaximumSize, "model.shared",
+                 model.shared(),
+                 absl::StrCat("at most ", kMaximumSize / std::max<int64_t>(1, model.expert_ffn()),
+                              " with model.expert_ffn ", model.expert_ffn()));
+  checks.NotNegative("model.balance_coefficient", model.balance_coefficient());
+  checks.NotNegative("model.expert_bias_rate", model.expert_bias_rate());
+  return checks.status();
+}
+
+// What the plan needs besides the sizes that every model has.
+absl::Status CheckFfns(const proto::Model& model, const LayerPlan& plan) {
+  if (plan.has_dense_ffn() && !model.has_ffn()) {
+    return absl::InvalidArgumentError("model.ffn is not set, but it has no default");
+  }
+  const std::pair<const char*, bool> sizes[] = {{"experts", model.has_experts()},
+                                                {"routed", model.has_routed()},
+                                                {"expert_ffn", model.has_expert_ffn()}};
+  for (const auto& [name, is_set] : sizes) {
+    if (is_set || !plan.has_experts()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.", name, " is not set, but model.plan, which is ",
+                     ShortForm(plan.segments), ", has mixtures of experts"));
+  }
+  return CheckExperts(model, plan.has_experts());
 }
 
 absl::Status CheckRest(const proto::Model& model) {
@@ -166,7 +206,15 @@ absl::StatusOr<ModelConfig> ToModelConfig(const proto::Model& model, int64_t seq
   config.alignment = model.alignment() == proto::Model::RAW ? Alignment::kRaw : Alignment::kBiased;
   config.routing_coefficient = model.routing_coefficient();
   config.reset_every = model.reset_every();
+  config.experts = model.experts();
+  config.routed = model.routed();
+  config.shared = model.shared();
+  config.expert_ffn = model.expert_ffn();
+  config.scoring = model.scoring() == proto::Model::SOFTMAX ? Scoring::kSoftmax : Scoring::kSigmoid;
+  config.balance_coefficient = model.balance_coefficient();
+  config.expert_bias_rate = model.expert_bias_rate();
   FATHOM_ASSIGN_OR_RETURN(config.plan, ToPlan(model, sequence_length));
+  FATHOM_RETURN_IF_ERROR(CheckFfns(model, config.plan));
   return config;
 }
 

@@ -55,9 +55,18 @@ TEST(JobTest, WhatIsLeftOutTakesTheDefaultsOfTheStructs) {
   EXPECT_EQ(job.model.alignment, model.alignment);
   EXPECT_EQ(job.model.routing_coefficient, model.routing_coefficient);
   EXPECT_EQ(job.model.reset_every, model.reset_every);
+  EXPECT_EQ(job.model.experts, model.experts);
+  EXPECT_EQ(job.model.routed, model.routed);
+  EXPECT_EQ(job.model.shared, model.shared);
+  EXPECT_EQ(job.model.expert_ffn, model.expert_ffn);
+  EXPECT_EQ(job.model.scoring, model.scoring);
+  EXPECT_EQ(job.model.balance_coefficient, model.balance_coefficient);
+  EXPECT_EQ(job.model.expert_bias_rate, model.expert_bias_rate);
   EXPECT_EQ(ShortForm(job.model.plan.segments), "4*D");
   EXPECT_EQ(job.parallel.tensor, 1);
   EXPECT_EQ(job.parallel.lanes, 1);
+  EXPECT_EQ(job.parallel.expert, 1);
+  EXPECT_FALSE(job.parallel.expert_tensor);
 
   const DataConfig data;
   EXPECT_EQ(job.data.train, data.train);
@@ -267,8 +276,8 @@ TEST(JobTest, RefusesValuesThatCannotWork) {
        "model.plan is empty; it must list the layers, e.g. plan { repeat: 28 "
        "dense {} }"},
       {"model.plan=[{}]",
-       "model.plan[0] names no layer; it must hold dense {}, sparse { sparsity: "
-       "K } or group { plan ... }"},
+       "model.plan[0] names no layer; it must hold dense {}, moe {}, sparse { sparsity: K } or "
+       "group { plan ... }"},
       {"model.plan=[{group {}}]",
        "model.plan[0].group.plan is empty; it must list the layers, "
        "e.g. plan { repeat: 28 dense {} }"},
@@ -323,16 +332,87 @@ TEST(JobTest, RefusesValuesThatCannotWork) {
 
 TEST(JobTest, RefusesWhatIsNotBuiltYet) {
   const Case cases[] = {
-      {"model.experts=64", "model.experts is 64, but MoE layers are not built yet"},
-      {"model.plan=[{moe {}}]", "model.plan[0] is a moe layer, but MoE layers are not built yet"},
-      {"parallel.expert=2", "parallel.expert is 2, but expert parallelism is not built yet"},
       {"checkpoint.async=true",
        "checkpoint.async is true, but saving in the background is not built yet"},
       {"device.kind=CUDA", "device.kind is CUDA, but devices other than the CPU are not built yet"},
   };
   for (const Case& c : cases) EXPECT_EQ(Refusal({c.setting}), "tiny: " + c.refusal) << c.setting;
   // The defaults, given, are no demand.
-  Parse({"parallel={tensor: 1 zero: 0 lanes: 1}", "model.experts=0", "device.kind=CPU"});
+  Parse({"parallel={tensor: 1 zero: 0 lanes: 1}", "device.kind=CPU"});
+}
+
+TEST(JobTest, MixturesOfExpertsAreRead) {
+  const std::vector<std::string> sizes = {"model.experts=8", "model.routed=2",
+                                          "model.expert_ffn=24"};
+  std::vector<std::string> overrides = sizes;
+  overrides.insert(
+      overrides.end(),
+      {"model.shared=3", "model.scoring=SOFTMAX", "model.balance_coefficient=0",
+       "model.expert_bias_rate=0.5", "parallel.expert=4", "parallel.expert_tensor=true",
+       "model.plan=[{moe {}}, {sparse {sparsity: 4 experts: true}}, {dense {}}]"});
+  const Job job = Parse(overrides);
+  EXPECT_EQ(job.model.experts, 8);
+  EXPECT_EQ(job.model.routed, 2);
+  EXPECT_EQ(job.model.shared, 3);
+  EXPECT_EQ(job.model.expert_ffn, 24);
+  EXPECT_EQ(job.model.scoring, Scoring::kSoftmax);
+  EXPECT_EQ(job.model.balance_coefficient, 0);
+  EXPECT_EQ(job.model.expert_bias_rate, 0.5);
+  EXPECT_EQ(job.parallel.expert, 4);
+  EXPECT_TRUE(job.parallel.expert_tensor);
+  EXPECT_EQ(ShortForm(job.model.plan.segments), "E + SE4 + D");
+  EXPECT_EQ(job.model.plan.layers[0].spec, (LayerSpec{LayerKind::kDense, 1, true}));
+  EXPECT_EQ(job.model.plan.layers[1].spec, (LayerSpec{LayerKind::kSparse, 4, true}));
+
+  // A plan without a dense FFN needs no width of one, and one without experts no experts.
+  const std::string no_ffn = Replaced("ffn: 192", "");
+  EXPECT_EQ(Refusal({}, no_ffn), "tiny: model.ffn is not set, but it has no default");
+  overrides = sizes;
+  overrides.push_back("model.plan=[{moe {}}]");
+  EXPECT_EQ(Parse(overrides, no_ffn).model.ffn, 0);
+  EXPECT_EQ(Parse({"model.experts=8"}).model.experts, 8);
+}
+
+TEST(JobTest, RefusesMixturesOfExpertsThatCannotWork) {
+  const auto refusal = [](const std::vector<std::string>& overrides) {
+    std::vector<std::string> all = {"model.plan=[{repeat: 2 moe {}}]", "model.experts=8",
+                                    "model.routed=2", "model.expert_ffn=24"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return Refusal(all);
+  };
+  EXPECT_EQ(refusal({}), "accepted");
+  EXPECT_EQ(refusal({"model.routed=9"}),
+            "tiny: model.routed is 9, but it must be at most model.experts, which is 8");
+  EXPECT_EQ(refusal({"model.routed=0"}),
+            "tiny: model.routed is 0, but it must be between 1 and 65536");
+  EXPECT_EQ(refusal({"model.experts=65537"}),
+            "tiny: model.experts is 65537, but it must be between 1 and 65536");
+  EXPECT_EQ(refusal({"model.expert_ffn=0"}),
+            "tiny: model.expert_ffn is 0, but it must be between 1 and 16777216");
+  EXPECT_EQ(refusal({"model.shared=-1"}),
+            "tiny: model.shared is -1, but it must be between 0 and 65536");
+  EXPECT_EQ(refusal({"model.shared=3", "model.expert_ffn=10000000"}),
+            "tiny: model.shared is 3, but it must be at most 1 with model.expert_ffn 10000000");
+  EXPECT_EQ(refusal({"model.balance_coefficient=-1"}),
+            "tiny: model.balance_coefficient is -1, but it must be 0 or more");
+  EXPECT_EQ(refusal({"model.expert_bias_rate=-1"}),
+            "tiny: model.expert_bias_rate is -1, but it must be 0 or more");
+  EXPECT_EQ(refusal({"parallel.expert=0"}),
+            "tiny: parallel.expert is 0, but it must be between 1 and 1048576");
+  EXPECT_EQ(refusal({"train.sequence_length=1000000000"}), "accepted");
+  EXPECT_EQ(refusal({"train.sequence_length=1000000000", "model.routed=3"}),
+            "tiny: model.routed is 3, but it must be at most 2 with micro-batches of 1000000000 "
+            "tokens, so that their experts have at most 2147483647 rows");
+
+  // What is missing is named, in sparse layers too.
+  EXPECT_EQ(Refusal({"model.plan=[{repeat: 2 moe {}}]"}),
+            "tiny: model.experts is not set, but model.plan, which is 2*E, has mixtures of "
+            "experts");
+  EXPECT_EQ(Refusal({"model.plan=[{sparse {sparsity: 4 experts: true}}]", "model.experts=8"}),
+            "tiny: model.routed is not set, but model.plan, which is SE4, has mixtures of experts");
+  EXPECT_EQ(Refusal({"model.plan=[{moe {}}]", "model.experts=8", "model.routed=8"}),
+            "tiny: model.expert_ffn is not set, but model.plan, which is E, has mixtures of "
+            "experts");
 }
 
 TEST(JobTest, LayoutIsReadAndChecked) {

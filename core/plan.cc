@@ -1,5 +1,7 @@
 #include "core/plan.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
 
@@ -19,17 +21,6 @@ void WriteOut(const std::vector<PlanSegment>& segments, std::vector<PlannedLayer
   }
 }
 
-std::string ShortForm(const LayerSpec& layer) {
-  switch (layer.kind) {
-    case LayerKind::kDense:
-      return "D";
-    case LayerKind::kSparse:
-      return absl::StrCat("S", layer.sparsity);
-  }
-  FATHOM_CHECK(false) << "unknown layer kind " << static_cast<int>(layer.kind);
-  return "";
-}
-
 }  // namespace
 
 double LayerPlan::active_layers() const {
@@ -38,6 +29,16 @@ double LayerPlan::active_layers() const {
     active += 1.0 / static_cast<double>(layer.spec.sparsity);
   }
   return active;
+}
+
+bool LayerPlan::has_experts() const {
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const PlannedLayer& layer) { return layer.spec.experts; });
+}
+
+bool LayerPlan::has_dense_ffn() const {
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const PlannedLayer& layer) { return !layer.spec.experts; });
 }
 
 LayerPlan MakeLayerPlan(std::vector<PlanSegment> segments, int64_t reset_every) {
@@ -52,6 +53,17 @@ LayerPlan MakeLayerPlan(std::vector<PlanSegment> segments, int64_t reset_every) 
   }
   plan.segments = std::move(segments);
   return plan;
+}
+
+std::string ShortForm(const LayerSpec& layer) {
+  switch (layer.kind) {
+    case LayerKind::kDense:
+      return layer.experts ? "E" : "D";
+    case LayerKind::kSparse:
+      return absl::StrCat(layer.experts ? "SE" : "S", layer.sparsity);
+  }
+  FATHOM_CHECK(false) << "unknown layer kind " << static_cast<int>(layer.kind);
+  return "";
 }
 
 std::string ShortForm(const std::vector<PlanSegment>& segments) {

@@ -46,6 +46,20 @@ TEST(PlanTest, WritesOutTheNamedModels) {
   EXPECT_EQ(ShortForm({Dense(4), Sparse(384, 16)}), "4*D + 384*S16");
 }
 
+TEST(PlanTest, MixturesOfExperts) {
+  const PlanSegment moe{.repeat = 2, .layer = {LayerKind::kDense, 1, true}, .group = {}};
+  const PlanSegment sparse{.repeat = 3, .layer = {LayerKind::kSparse, 16, true}, .group = {}};
+  const LayerPlan plan = MakeLayerPlan({moe, Group(2, {sparse, Sparse(1, 4), Dense()})}, 0);
+  EXPECT_EQ(ShortForm(plan.segments), "2*E + 2*(3*SE16 + S4 + D)");
+  EXPECT_DOUBLE_EQ(plan.active_layers(), 2 + 2 * (3 / 16.0 + 0.25 + 1));
+  EXPECT_EQ(Describe(plan), "1! 1! 16 16 16 4 1! 16 16 16 4 1! ");
+  EXPECT_TRUE(plan.has_experts());
+  EXPECT_TRUE(plan.has_dense_ffn());
+  EXPECT_FALSE(MakeLayerPlan({moe, sparse}, 0).has_dense_ffn());
+  EXPECT_FALSE(MakeLayerPlan({Dense(), Sparse(1, 4)}, 0).has_experts());
+  EXPECT_NE(moe.layer, LayerSpec());
+}
+
 TEST(PlanTest, KeepsTheOrderInNestedGroups) {
   const LayerPlan plan =
       MakeLayerPlan({Sparse(1, 2), Group(2, {Group(2, {Sparse(1, 3), Sparse(1, 5)}), Dense()})}, 0);

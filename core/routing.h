@@ -10,4 +10,8 @@ enum class Gate { kXMod, kMod, kNone };
 // often the token was selected, or the router's own.
 enum class Alignment { kBiased, kRaw };
 
+// How a mixture of experts scores its experts from their logits: each by itself, or by a softmax
+// over all of them.
+enum class Scoring { kSigmoid, kSoftmax };
+
 }  // namespace fathom

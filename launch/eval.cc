@@ -107,9 +107,7 @@ void PrintText(const Job& job, const Losses& losses, bool routing) {
   if (!routing) return;
   std::printf("%-8s %-8s %10s %10s\n", "layer", "kind", "top-k", "causal");
   for (size_t layer = 0; layer < losses.causal.layer_share.size(); ++layer) {
-    const LayerSpec& spec = job.model.plan.layers[layer].spec;
-    const std::string kind =
-        spec.kind == LayerKind::kDense ? "D" : absl::StrCat("S", spec.sparsity);
+    const std::string kind = ShortForm(job.model.plan.layers[layer].spec);
     std::printf("%-8zu %-8s %9.2f%% %9.2f%%\n", layer, kind.c_str(),
                 100 * losses.topk.layer_share[layer], 100 * losses.causal.layer_share[layer]);
   }

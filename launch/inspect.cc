@@ -37,6 +37,10 @@ const char* GateName(Gate gate) {
   return "";
 }
 
+const char* ScoringName(Scoring scoring) {
+  return scoring == Scoring::kSoftmax ? "SOFTMAX" : "SIGMOID";
+}
+
 nlohmann::ordered_json ModelJson(const Job& job) {
   const ModelConfig& model = job.model;
   return {{"d", model.d},
@@ -47,17 +51,19 @@ nlohmann::ordered_json ModelJson(const Job& job) {
           {"vocabulary", model.vocabulary},
           {"theta", model.theta},
           {"eps", model.eps},
-          {"experts", 0},
-          {"routed", 0},
-          {"shared", 0},
-          {"expert_ffn", 0},
+          {"experts", model.experts},
+          {"routed", model.routed},
+          {"shared", model.shared},
+          {"expert_ffn", model.expert_ffn},
+          {"scoring", ScoringName(model.scoring)},
           {"gate", GateName(model.gate)},
           {"tau", model.tau},
           {"increment", model.increment},
           {"alignment", model.alignment == Alignment::kRaw ? "RAW" : "BIASED"},
           {"reset_every", model.reset_every},
           {"routing_coefficient", model.routing_coefficient},
-          {"balance_coefficient", 0},
+          {"balance_coefficient", model.balance_coefficient},
+          {"expert_bias_rate", model.expert_bias_rate},
           {"document_mask", job.data.document_mask}};
 }
 
@@ -65,6 +71,8 @@ nlohmann::ordered_json ParallelJson(const ParallelConfig& parallel) {
   return {{"tensor", parallel.tensor},
           {"pipeline", parallel.pipeline},
           {"data", parallel.data},
+          {"expert", parallel.expert},
+          {"expert_tensor", parallel.expert_tensor},
           {"ranks", parallel.tensor * parallel.pipeline * parallel.data}};
 }
 
@@ -110,6 +118,17 @@ std::string Bytes(int64_t bytes) {
   return text;
 }
 
+// Nothing for a plan without experts.
+void PrintExperts(const ModelConfig& model) {
+  if (!model.plan.has_experts()) return;
+  std::printf("experts     %lld routed of %lld, and %lld shared, all of width %lld\n",
+              static_cast<long long>(model.routed), static_cast<long long>(model.experts),
+              static_cast<long long>(model.shared), static_cast<long long>(model.expert_ffn));
+  std::printf("  %s scores, balance coefficient %g, bias rate %g\n",
+              model.scoring == Scoring::kSoftmax ? "softmax" : "sigmoid", model.balance_coefficient,
+              model.expert_bias_rate);
+}
+
 void PrintText(const Job& job, const Inspection& inspection) {
   const ParameterCounts& parameters = inspection.parameters;
   const MemoryPlan& memory = inspection.memory;
@@ -117,6 +136,7 @@ void PrintText(const Job& job, const Inspection& inspection) {
   std::printf("plan        %s\n", ShortForm(job.model.plan.segments).c_str());
   std::printf("layers      %zu, %.2f active\n", job.model.plan.layers.size(),
               job.model.plan.active_layers());
+  PrintExperts(job.model);
   std::printf("parameters  %.4f B total, %.4f B active\n",
               static_cast<double>(parameters.total) / 1e9,
               static_cast<double>(parameters.active) / 1e9);

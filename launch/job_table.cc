@@ -15,8 +15,17 @@ using Plan = std::vector<PlanSegment>;
 
 PlanSegment Dense(int64_t repeat = 1) { return {.repeat = repeat, .layer = {}, .group = {}}; }
 
+// With a mixture of experts for its FFN.
+PlanSegment Moe(int64_t repeat = 1) {
+  return {.repeat = repeat, .layer = {.experts = true}, .group = {}};
+}
+
 PlanSegment Sparse(int64_t repeat, int64_t sparsity) {
   return {.repeat = repeat, .layer = {LayerKind::kSparse, sparsity}, .group = {}};
+}
+
+PlanSegment SparseMoe(int64_t repeat, int64_t sparsity) {
+  return {.repeat = repeat, .layer = {LayerKind::kSparse, sparsity, true}, .group = {}};
 }
 
 // `repeat` intervals of `count` sparse layers and the dense layer that closes them.
@@ -35,9 +44,10 @@ std::string SegmentText(const PlanSegment& segment) {
     for (const PlanSegment& inner : segment.group) absl::StrAppend(&text, SegmentText(inner), " ");
     text += "}";
   } else if (segment.layer.kind == LayerKind::kSparse) {
-    absl::StrAppend(&text, "sparse { sparsity: ", segment.layer.sparsity, " }");
+    absl::StrAppend(&text, "sparse { sparsity: ", segment.layer.sparsity,
+                    segment.layer.experts ? " experts: true }" : " }");
   } else {
-    text += "dense {}";
+    text += segment.layer.experts ? "moe {}" : "dense {}";
   }
   return text + " }";
 }
@@ -47,23 +57,34 @@ std::string SegmentText(const PlanSegment& segment) {
 struct Size {
   std::string name;
   int64_t d, heads, kv_heads, head_dim, ffn, vocabulary;
+  int64_t expert_ffn;
 };
 
 const Size kSizes[] = {
-    {"165m", 512, 16, 8, 64, 1536, 50257},    {"298m", 768, 16, 8, 64, 2304, 50257},
-    {"556m", 1024, 16, 8, 128, 3072, 50257},  {"936m", 1536, 16, 8, 128, 3840, 50257},
-    {"1650m", 2048, 16, 8, 128, 6144, 50257},
+    {"165m", 512, 16, 8, 64, 1536, 50257, 192},    {"298m", 768, 16, 8, 64, 2304, 50257, 288},
+    {"556m", 1024, 16, 8, 128, 3072, 50257, 384},  {"936m", 1536, 16, 8, 128, 3840, 50257, 480},
+    {"1650m", 2048, 16, 8, 128, 6144, 50257, 768},
 };
-const Size kBenchSize = {"bench", 512, 16, 8, 64, 1536, 8192};
-const Size kToySize = {"toy", 64, 16, 8, 8, 192, 257};
-const Size kQuickstartSize = {"quickstart", 128, 4, 2, 32, 384, 257};
+const Size kBenchSize = {"bench", 512, 16, 8, 64, 1536, 8192, 192};
+const Size kToySize = {"toy", 64, 16, 8, 8, 192, 257, 24};
+const Size kQuickstartSize = {"quickstart", 128, 4, 2, 32, 384, 257, 0};
 
 struct Model {
   std::string name;
   std::string title;
   Plan plan;
   std::string settings = "";  // further lines of the job's `model`
+  int64_t experts = 0;        // in each mixture, with 2 shared ones; 0: the plan has none
+  int64_t routed = 0;
 };
+
+Model MoE(int64_t experts) {
+  return {.name = absl::StrCat("moe_8_", experts),
+          .title = absl::StrCat("MoE 8:", experts),
+          .plan = {Moe(28)},
+          .experts = experts,
+          .routed = 6};
+}
 
 std::vector<Model> NamedModels() {
   return {
@@ -72,6 +93,8 @@ std::vector<Model> NamedModels() {
       {"xmod_a4k8", "X-MoD A4K8", {Dense(4), Intervals(1, 24, 8), Intervals(4, 32, 8)}},
       {"xmod_a3k16", "X-MoD A3K16", {Dense(4), Intervals(6, 48, 16)}},
       {"xmod_a1k16", "X-MoD A1K16", A1K16()},
+      MoE(64),
+      MoE(128),
   };
 }
 
@@ -107,6 +130,13 @@ std::vector<Model> Toys() {
       {"xmod", "X-MoD", {Dense(2), Intervals(2, 2, 4)}},
       {"298", "X-MoD with the 298 layers of A3K16", {Dense(4), Intervals(6, 48, 16)}},
       {"412", "X-MoD with the 412 layers of Deep A1K16", {Dense(4), Intervals(24, 16, 16)}},
+      {.name = "moe", .title = "MoE", .plan = {Moe(4)}, .experts = 8, .routed = 2},
+      {.name = "moe_xmod",
+       .title = "Every kind of layer, sparse ones with experts among them",
+       .plan = {Dense(),
+                {.repeat = 2, .layer = {}, .group = {Sparse(1, 4), SparseMoe(1, 4), Moe()}}},
+       .experts = 8,
+       .routed = 2},
   };
 }
 
@@ -151,6 +181,17 @@ parallel {
   tensor: 8
   sequence: true
   data: 8
+  zero: 1
+  lanes: 2
+}
+)";
+// The node's GPUs share the experts as well.
+const char kMoeClusterRest[] = R"(
+parallel {
+  tensor: 8
+  sequence: true
+  data: 8
+  expert: 8
   zero: 1
   lanes: 2
 }
@@ -216,6 +257,12 @@ std::string InBFloat16(std::string rest) {
   return rest;
 }
 
+std::string ExpertLines(const Size& size, const Model& model) {
+  if (model.experts == 0) return "";
+  return absl::StrCat("  experts: ", model.experts, "\n  routed: ", model.routed,
+                      "\n  shared: 2\n  expert_ffn: ", size.expert_ffn, "\n");
+}
+
 JobFile Render(const Size& size, const Model& model, const std::string& about,
                const std::string& rest) {
   const std::string separator = model.name.empty() ? "" : "_";
@@ -225,7 +272,8 @@ JobFile Render(const Size& size, const Model& model, const std::string& about,
       "#\n# Written by `bazel run //launch:write_jobs`; change launch/job_table.cc.\n\n");
   absl::StrAppend(&file.text, "model {\n  d: ", size.d, "\n  heads: ", size.heads,
                   "\n  kv_heads: ", size.kv_heads, "\n  head_dim: ", size.head_dim,
-                  "\n  ffn: ", size.ffn, "\n  vocabulary: ", size.vocabulary, "\n", model.settings);
+                  "\n  ffn: ", size.ffn, "\n  vocabulary: ", size.vocabulary, "\n",
+                  ExpertLines(size, model), model.settings);
   for (const PlanSegment& segment : model.plan) {
     absl::StrAppend(&file.text, "  ", SegmentText(segment), "\n");
   }
@@ -245,6 +293,10 @@ std::vector<JobFile> MakeJobFiles() {
   files.push_back(
       Render(kSizes[4], {"xmod_a3k16_8x8", "X-MoD A3K16", {Dense(4), Intervals(6, 48, 16)}},
              absl::StrCat(kClusterAbout, kSizeAbout), InBFloat16(kSizeRest) + kClusterRest));
+  Model moe = MoE(128);
+  moe.name += "_8x8";
+  files.push_back(Render(kSizes[4], moe, absl::StrCat(kClusterAbout, kSizeAbout),
+                         InBFloat16(kSizeRest) + kMoeClusterRest));
   for (const Model& model : Ablations()) {
     files.push_back(Render(kSizes[3], model, kSizeAbout, kSizeRest));
   }

@@ -67,12 +67,17 @@ TEST(JobTableTest, PlansAreThoseOfTheirNames) {
       {"toy_xmod", {"2*D + 2*(2*S4 + D)", 8, 5}},
       {"toy_298", {"4*D + 6*(48*S16 + D)", 298, 28}},
       {"toy_412", {"4*D + 24*(16*S16 + D)", 412, 52}},
+      {"toy_moe", {"4*E", 4, 4}},
+      {"toy_moe_xmod", {"D + 2*(S4 + SE4 + E)", 7, 4}},
+      {"1650m_moe_8_128_8x8", {"28*E", 28, 28}},
       {"quickstart", {"2*D + 2*(4*S4 + D)", 12, 6}},
   };
   for (const std::string size : {"165m", "298m", "556m", "936m", "1650m", "bench"}) {
     expected[size + "_dense"] = {"28*D", 28, 28};
     expected[size + "_xmod_a4k8"] = {"4*D + (24*S8 + D) + 4*(32*S8 + D)", 161, 28};
     expected[size + "_xmod_a3k16"] = {"4*D + 6*(48*S16 + D)", 298, 28};
+    expected[size + "_moe_8_64"] = {"28*E", 28, 28};
+    expected[size + "_moe_8_128"] = {"28*E", 28, 28};
     if (size == "bench") continue;
     expected[size + "_mod"] = {"D + 24*(S8 + D)", 49, 28};
     expected[size + "_xmod_a1k16"] = {"4*D + 12*(16*S16 + D)", 208, 28};
@@ -99,6 +104,29 @@ TEST(JobTableTest, AblationsAndMoDDifferInTheirSettings) {
     EXPECT_EQ(job->model.gate, mod ? Gate::kMod : Gate::kXMod) << file.name;
     EXPECT_EQ(job->model.tau, file.name.ends_with("_no_bias") ? 0 : 1) << file.name;
     EXPECT_EQ(job->model.reset_every, file.name.ends_with("_no_anchor") ? 16 : 0) << file.name;
+  }
+}
+
+TEST(JobTableTest, MixturesAreThoseOfTheirNames) {
+  const std::map<std::string, int64_t> widths = {{"165m", 192}, {"298m", 288},  {"556m", 384},
+                                                 {"936m", 480}, {"1650m", 768}, {"bench", 192}};
+  for (const JobFile& file : MakeJobFiles()) {
+    const auto job = ParseJob(file.text, file.name, {});
+    ASSERT_TRUE(job.ok()) << job.status().message();
+    const ModelConfig& model = job->model;
+    const bool toy = file.name.starts_with("toy_moe");
+    const bool moe = toy || file.name.find("_moe_8_") != std::string::npos;
+    EXPECT_EQ(model.plan.has_experts(), moe) << file.name;
+    const bool many = file.name.find("_moe_8_128") != std::string::npos;
+    EXPECT_EQ(model.experts, !moe ? 0 : toy ? 8 : many ? 128 : 64) << file.name;
+    EXPECT_EQ(model.shared, moe ? 2 : 0) << file.name;
+    EXPECT_EQ(model.routed, !moe ? 0 : toy ? 2 : 6) << file.name;
+    if (!moe) continue;
+    const std::string size = file.name.substr(0, file.name.find('_'));
+    EXPECT_EQ(model.expert_ffn, toy ? 24 : widths.at(size)) << file.name;
+    // As much FFN for each token as the dense model of the size has.
+    EXPECT_TRUE(toy || (model.routed + model.shared) * model.expert_ffn == model.ffn) << file.name;
+    EXPECT_EQ(job->parallel.expert, file.name.ends_with("8x8") ? 8 : 1) << file.name;
   }
 }
 

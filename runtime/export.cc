@@ -21,7 +21,7 @@ absl::Status CheckNew(FileSystem& files, const std::string& directory) {
 
 absl::Status CheckPlan(const ModelConfig& model) {
   for (const PlannedLayer& layer : model.plan.layers) {
-    if (layer.spec.kind == LayerKind::kDense) continue;
+    if (layer.spec == LayerSpec()) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("Hugging Face has no model for the plan ", ShortForm(model.plan.segments),
                      ", only for dense layers: use --format checkpoint"));
