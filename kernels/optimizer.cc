@@ -26,4 +26,8 @@ Cost MuonApply::cost() const {
   return {.vector_flops = 3.0 * weight.elements(), .bytes = OperandBytes({direction, weight})};
 }
 
+Cost UpdateExpertBias::cost() const {
+  return {.vector_flops = 3.0 * bias.elements(), .bytes = OperandBytes({counts, bias})};
+}
+
 }  // namespace fathom

@@ -81,4 +81,17 @@ struct MuonApply {
 };
 void RunOnCpu(const MuonApply& operation, CpuStream& stream);
 
+// The bias that selects the experts of a layer moves against their load (Wang et al.,
+// "Auxiliary-loss-free load balancing strategy for mixture-of-experts", 2024):
+// bias += rate * sign(mean of counts - count), sign(0) = 0, unless kApply is 0.
+struct UpdateExpertBias {
+  static constexpr std::string_view kName = "update_expert_bias";
+  Tensor counts;  // [E] stat: rows that chose each expert, of the global batch
+  double rate = 0;
+  Tensor step;  // [kStepScalars] float64
+  Tensor bias;  // [E] stat, updated
+  Cost cost() const;
+};
+void RunOnCpu(const UpdateExpertBias& operation, CpuStream& stream);
+
 }  // namespace fathom

@@ -118,11 +118,33 @@ TYPED_TEST(OptimizerTypedTest, ASkippedStepChangesNoBit) {
                    .direction = View(direction)});
   EXPECT_EQ(direction, (std::vector<T>{0, 0}));
   cpu(MuonApply{.direction = View(g), .step = View(step), .decay = 0.5, .weight = View(w)});
+  cpu(UpdateExpertBias{.counts = View(second), .rate = 1, .step = View(step), .bias = View(w)});
   EXPECT_EQ(first, (std::vector<T>{0, 2}));
   EXPECT_TRUE(std::signbit(first[0]));
   EXPECT_EQ(second, (std::vector<T>{3, 4}));
   EXPECT_EQ(w, (std::vector<T>{5, 0}));
   EXPECT_TRUE(std::signbit(w[1]));
+}
+
+TYPED_TEST(OptimizerTypedTest, ExpertBiasMovesAgainstTheLoad) {
+  using T = TypeParam;
+  Cpu cpu;
+  std::vector<double> step = Step(1);
+  const auto update = [&](std::vector<T> counts, std::vector<T> bias, double rate) {
+    cpu(UpdateExpertBias{
+        .counts = View(counts), .rate = rate, .step = View(step), .bias = View(bias)});
+    return bias;
+  };
+  EXPECT_EQ(update({4, 3}, {0, 0}, 0.25), (std::vector<T>{-0.25, 0.25}));
+  EXPECT_EQ(update({5, 5, 5}, {1, 2, 3}, 0.25), (std::vector<T>{1, 2, 3}));
+  EXPECT_EQ(update({0, 2, 1, 1}, {1, 1, 1, 1}, 0.5), (std::vector<T>{1.5, 0.5, 1, 1}));
+  EXPECT_EQ(update({0, 0}, {1, 2}, 0.5), (std::vector<T>{1, 2}));
+  EXPECT_EQ(update({0, 0, 7}, {0, 0, 0}, 0.5), (std::vector<T>{0.5, 0.5, -0.5}));
+
+  std::vector<T> bias = {0, 0};
+  for (int i = 0; i < 1000; ++i) bias = update({1, 2}, bias, 0.001);
+  EXPECT_NEAR(bias[0], 1, 5e-4);
+  EXPECT_NEAR(bias[1], -1, 5e-4);
 }
 
 TYPED_TEST(OptimizerTypedTest, MatricesGetUnitNorm) {

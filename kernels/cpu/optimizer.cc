@@ -114,4 +114,24 @@ void RunOnCpu(const MuonApply& operation, CpuStream& stream) {
   });
 }
 
+void RunOnCpu(const UpdateExpertBias& operation, CpuStream&) {
+  const UpdateExpertBias& op = operation;
+  if (op.step.data<double>()[kApply] == 0) return;
+  const int64_t experts = op.bias.elements();
+  cpu::DispatchStatistics(op.bias.dtype(), [&](auto type) {
+    using S = decltype(type);
+    const S* counts = op.counts.data<S>();
+    S* bias = op.bias.data<S>();
+    const S rate = static_cast<S>(op.rate);
+    double sum = 0;
+    for (int64_t e = 0; e < experts; ++e) sum += counts[e];
+    for (int64_t e = 0; e < experts; ++e) {
+      // Whole numbers, so that a count that is the mean is seen as equal.
+      const double below = sum - static_cast<double>(experts) * counts[e];
+      if (below > 0) bias[e] += rate;
+      if (below < 0) bias[e] -= rate;
+    }
+  });
+}
+
 }  // namespace fathom
