@@ -348,7 +348,8 @@ TEST_F(MpirunTrain, ASignalToOneRankStopsAll) {
 TEST_F(MpirunTrain, ARankIsKilledAtTheStart) {
   auto job = Start(Mpirun(2) + Train("run", kTwoTensor), "run");
   kill(Rank(1), SIGKILL);
-  ExpectFailure(*job, "run", {"process rank 1", "signal 9"});
+  // mpirun names rank and signal of a process only once it has been told that it runs.
+  ExpectFailure(*job, "run", {"process"});
 }
 
 TEST_F(MpirunTrain, ARankIsKilledInAStep) {
