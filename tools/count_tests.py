@@ -31,7 +31,7 @@ def main():
         passed += report_passed
         failed += report_failed
     for outside in sys.argv[2:]:
-        name, status = outside.split("=")
+        name, status = outside.rsplit("=", 1)
         if status == "0":
             passed += 1
         else:
