@@ -73,8 +73,16 @@ absl::Status CheckExperts(const MeshSizes& sizes, const LayoutDemands& demands) 
   }
   FATHOM_RETURN_IF_ERROR(
       CheckDivides(sizes, "the number of experts", demands.experts, "expert", demands.expert));
-  return CheckDivides(sizes, absl::StrCat("data ", sizes.data, " x tensor ", sizes.tensor, " ="),
-                      int64_t{1} * sizes.data * sizes.tensor, "expert", demands.expert);
+  FATHOM_RETURN_IF_ERROR(CheckDivides(sizes, "the width of the shared experts", demands.shared_ffn,
+                                      "tensor", sizes.tensor));
+  if (!demands.experts_over_tensor) {
+    return CheckDivides(sizes, absl::StrCat("data ", sizes.data, " x tensor ", sizes.tensor, " ="),
+                        int64_t{1} * sizes.data * sizes.tensor, "expert", demands.expert);
+  }
+  FATHOM_RETURN_IF_ERROR(
+      CheckDivides(sizes, "the width of an expert", demands.expert_ffn, "tensor", sizes.tensor));
+  return CheckDivides(sizes, "with experts over the tensor ranks, data", sizes.data, "expert",
+                      demands.expert);
 }
 
 }  // namespace
@@ -134,6 +142,22 @@ int Mesh::IndexInGroup(int rank, MeshAxes axes) const {
 
 int Mesh::ColorOf(int rank, MeshAxes axes) const {
   return IndexInGroup(rank, ~axes & (kTensorAxis | kContextAxis | kDataAxis | kPipelineAxis));
+}
+
+ExpertPlace Mesh::ExpertPlaceOf(int rank, const ExpertSizes& experts) const {
+  FATHOM_CHECK(sizes_.context == 1);
+  const MeshAxes axes = experts.over_tensor ? kDataAxis : kDataAxis | kTensorAxis;
+  const int members = sizes_.data * (experts.over_tensor ? 1 : sizes_.tensor);
+  FATHOM_CHECK(experts.expert >= 1 && members % experts.expert == 0)
+      << experts.expert << " expert ranks in " << sizes_.ToString();
+  const int index = IndexInGroup(rank, axes);
+  ExpertPlace place{.rank = index % experts.expert,
+                    .replica = index / experts.expert,
+                    .replicas = members / experts.expert};
+  const int color = ColorOf(rank, axes);
+  place.group_color = color * place.replicas + place.replica;
+  place.replica_color = color * experts.expert + place.rank;
+  return place;
 }
 
 std::vector<int> Mesh::GroupOf(int rank, MeshAxes axes) const {

@@ -1,5 +1,6 @@
 #include "parallel/mesh.h"
 
+#include <map>
 #include <set>
 
 #include "gtest/gtest.h"
@@ -155,6 +156,58 @@ TEST(LayoutTest, RefusesWhatDoesNotDivide) {
   ExpectRefused(CheckLayout({.data = 2}, demands),
                 "data 2 x tensor 1 = 2 is not a multiple of expert = 4 (mesh: pipeline 1 x data 2 "
                 "x context 1 x tensor 1 = 2)");
+  demands.expert = 2;
+  demands.shared_ffn = 9;
+  ExpectRefused(CheckLayout({.tensor = 2}, demands),
+                "the width of the shared experts 9 is not a multiple of tensor = 2 (mesh: pipeline "
+                "1 x data 1 x context 1 x tensor 2 = 2)");
+  demands.shared_ffn = 8;
+  demands.experts_over_tensor = true;
+  demands.expert_ffn = 4;
+  EXPECT_TRUE(CheckLayout({.data = 2, .tensor = 4}, demands).ok());
+  ExpectRefused(CheckLayout({.tensor = 2}, demands),
+                "with experts over the tensor ranks, data 1 is not a multiple of expert = 2 (mesh: "
+                "pipeline 1 x data 1 x context 1 x tensor 2 = 2)");
+  demands.expert_ffn = 6;
+  ExpectRefused(CheckLayout({.data = 2, .tensor = 4}, demands),
+                "the width of an expert 6 is not a multiple of tensor = 4 (mesh: pipeline 1 x data "
+                "2 x context 1 x tensor 4 = 8)");
+}
+
+// The ranks of each group, by their color.
+template <class Color>
+std::vector<std::vector<int>> GroupsBy(const Mesh& mesh, Color color) {
+  std::map<int, std::vector<int>> groups;
+  for (int rank = 0; rank < mesh.world(); ++rank) groups[color(rank)].push_back(rank);
+  std::vector<std::vector<int>> list;
+  for (const auto& [key, ranks] : groups) list.push_back(ranks);
+  return list;
+}
+
+TEST(MeshTest, ExpertsFillTensorRanksFirst) {
+  using Groups = std::vector<std::vector<int>>;
+  const Mesh mesh = *Mesh::Create(16, {.pipeline = 2, .data = 4, .tensor = 2});
+  const auto groups = [&](const ExpertSizes& experts) {
+    return GroupsBy(mesh, [&](int rank) { return mesh.ExpertPlaceOf(rank, experts).group_color; });
+  };
+  const auto copies = [&](const ExpertSizes& experts) {
+    return GroupsBy(mesh,
+                    [&](int rank) { return mesh.ExpertPlaceOf(rank, experts).replica_color; });
+  };
+  // Whole experts on four ranks: two tensor ranks of two data ranks.
+  const ExpertSizes whole = {.expert = 4};
+  EXPECT_EQ(groups(whole), (Groups{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}}));
+  EXPECT_EQ(copies(whole),
+            (Groups{{0, 4}, {1, 5}, {2, 6}, {3, 7}, {8, 12}, {9, 13}, {10, 14}, {11, 15}}));
+  EXPECT_EQ(mesh.ExpertPlaceOf(6, whole).rank, 2);
+  EXPECT_EQ(mesh.ExpertPlaceOf(6, whole).replica, 1);
+  EXPECT_EQ(mesh.ExpertPlaceOf(6, whole).replicas, 2);
+  // Split over the tensor ranks: groups of data ranks.
+  const ExpertSizes split = {.expert = 2, .over_tensor = true};
+  EXPECT_EQ(groups(split),
+            (Groups{{0, 2}, {4, 6}, {1, 3}, {5, 7}, {8, 10}, {12, 14}, {9, 11}, {13, 15}}));
+  EXPECT_EQ(copies(split),
+            (Groups{{0, 4}, {2, 6}, {1, 5}, {3, 7}, {8, 12}, {10, 14}, {9, 13}, {11, 15}}));
 }
 
 }  // namespace

@@ -7,7 +7,8 @@
 namespace fathom {
 
 absl::StatusOr<std::unique_ptr<RankGroups>> RankGroups::Create(Communicator& world,
-                                                               const MeshSizes& sizes) {
+                                                               const MeshSizes& sizes,
+                                                               const ExpertSizes& experts) {
   FATHOM_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Create(world.size(), sizes));
   const int rank = world.rank();
   std::unique_ptr<RankGroups> groups(new RankGroups(mesh, rank));
@@ -19,6 +20,11 @@ absl::StatusOr<std::unique_ptr<RankGroups>> RankGroups::Create(Communicator& wor
   FATHOM_ASSIGN_OR_RETURN(groups->tensor_, split(kTensorAxis, "tensor"));
   FATHOM_ASSIGN_OR_RETURN(groups->data_, split(kDataAxis, "data"));
   FATHOM_ASSIGN_OR_RETURN(groups->pipeline_, split(kPipelineAxis, "pipeline"));
+  const ExpertPlace place = mesh.ExpertPlaceOf(rank, experts);
+  FATHOM_ASSIGN_OR_RETURN(groups->expert_, world.Split(place.group_color, rank, "expert"));
+  FATHOM_ASSIGN_OR_RETURN(groups->expert_replicas_,
+                          world.Split(place.replica_color, rank, "expert replicas"));
+  groups->SetExpertTensor(experts);
   return groups;
 }
 
@@ -29,10 +35,19 @@ std::unique_ptr<RankGroups> RankGroups::Alone() {
   groups->tensor_ = NewLocalCommunicator();
   groups->data_ = NewLocalCommunicator();
   groups->pipeline_ = NewLocalCommunicator();
+  groups->expert_ = NewLocalCommunicator();
+  groups->expert_replicas_ = NewLocalCommunicator();
+  groups->SetExpertTensor({});
   return groups;
 }
 
-absl::StatusOr<std::unique_ptr<RankGroups>> RankGroups::Dry(const MeshSizes& sizes, int rank) {
+void RankGroups::SetExpertTensor(const ExpertSizes& experts) {
+  if (!experts.over_tensor) alone_ = NewLocalCommunicator();
+  expert_tensor_ = experts.over_tensor ? tensor_.get() : alone_.get();
+}
+
+absl::StatusOr<std::unique_ptr<RankGroups>> RankGroups::Dry(const MeshSizes& sizes, int rank,
+                                                            const ExpertSizes& experts) {
   const int world = static_cast<int>(sizes.product());
   FATHOM_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Create(world, sizes));
   std::unique_ptr<RankGroups> groups(new RankGroups(mesh, rank));
@@ -42,11 +57,16 @@ absl::StatusOr<std::unique_ptr<RankGroups>> RankGroups::Dry(const MeshSizes& siz
   groups->tensor_ = NewDryCommunicator(at.tensor, sizes.tensor, "tensor");
   groups->data_ = NewDryCommunicator(at.data, sizes.data, "data");
   groups->pipeline_ = NewDryCommunicator(at.pipeline, sizes.pipeline, "pipeline");
+  const ExpertPlace place = mesh.ExpertPlaceOf(rank, experts);
+  groups->expert_ = NewDryCommunicator(place.rank, experts.expert, "expert");
+  groups->expert_replicas_ = NewDryCommunicator(place.replica, place.replicas, "expert replicas");
+  groups->SetExpertTensor(experts);
   return groups;
 }
 
 void RankGroups::set_log(std::shared_ptr<CommunicationLog> log) {
-  for (Communicator* group : {world_, tensor_.get(), data_.get(), pipeline_.get()}) {
+  for (Communicator* group : {world_, tensor_.get(), data_.get(), pipeline_.get(), expert_.get(),
+                              expert_replicas_.get()}) {
     group->set_log(log);
   }
 }

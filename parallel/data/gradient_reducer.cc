@@ -6,18 +6,19 @@
 namespace fathom {
 
 GradientReducer::GradientReducer(const Options& options, const ParameterLayout& layout,
-                                 const Tensor& gradients, Communicator& data)
+                                 const Tensor& gradients, RankGroups& groups)
     : options_(options),
       layout_(layout),
       gradients_(gradients),
-      data_(data),
+      groups_(groups),
       started_(layout.buckets.size(), false) {}
 
 absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
     const Options& options, const ParameterLayout& layout, const Tensor& gradients,
-    Communicator& data, Device& device) {
-  std::unique_ptr<GradientReducer> reducer(new GradientReducer(options, layout, gradients, data));
-  if (options.bfloat16 && data.size() > 1) {
+    RankGroups& groups, Device& device) {
+  std::unique_ptr<GradientReducer> reducer(new GradientReducer(options, layout, gradients, groups));
+  const bool travels = groups.data().size() > 1 || groups.expert_replicas().size() > 1;
+  if (options.bfloat16 && travels) {
     FATHOM_ASSIGN_OR_RETURN(reducer->staging_buffer_,
                             Buffer::Allocate(device, layout.elements * SizeOf(DType::kBFloat16)));
     reducer->staging_ = reducer->staging_buffer_.View(0, DType::kBFloat16, Shape{layout.elements});
@@ -30,41 +31,47 @@ void GradientReducer::Begin() {
   pending_.clear();
 }
 
-Tensor GradientReducer::Travelling(const ElementRange& range) const {
-  return (staging_.absent() ? gradients_ : staging_).Rows(range.begin, range.end);
-}
-
-void GradientReducer::Start(const ParameterBucket& bucket, Stream& stream) {
-  const Tensor all = Travelling(bucket.elements);
-  if (!staging_.absent()) {
-    Launch(stream,
-           Copy{.x = gradients_.Rows(bucket.elements.begin, bucket.elements.end), .y = all});
+void GradientReducer::Start(size_t i, Stream& stream) {
+  started_[i] = true;
+  const ParameterBucket& bucket = layout_.buckets[i];
+  Communicator& replicas = ReplicasOf(bucket);
+  if (replicas.size() == 1) return;
+  const auto rows = [](const Tensor& tensor, const ElementRange& range) {
+    return tensor.Rows(range.begin, range.end);
+  };
+  const Tensor& travelling = Staged(bucket) ? staging_ : gradients_;
+  const Tensor all = rows(travelling, bucket.elements);
+  if (Staged(bucket)) {
+    Launch(stream, Copy{.x = rows(gradients_, bucket.elements), .y = all});
   }
-  pending_.push_back(options_.to_owners
-                         ? data_.ReduceScatter(all, Travelling(bucket.OwnedBy(data_.rank())),
-                                               ReduceOp::kSum, stream, bucket.counts)
-                         : data_.AllReduce(all, ReduceOp::kSum, stream));
+  const bool to_owner = options_.to_owners && bucket.role != UnitRole::kCounts;
+  pending_.push_back(
+      to_owner ? replicas.ReduceScatter(all, rows(travelling, bucket.OwnedBy(replicas.rank())),
+                                        ReduceOp::kSum, stream, bucket.counts)
+               : replicas.AllReduce(all, ReduceOp::kSum, stream));
 }
 
 void GradientReducer::Ready(size_t first_parameter, Stream& stream) {
-  if (data_.size() == 1) return;
   for (size_t i = 0; i < layout_.buckets.size(); ++i) {
     const ParameterBucket& bucket = layout_.buckets[i];
-    if (started_[i] || bucket.role == UnitRole::kVectors) continue;
-    if (bucket.first_parameter < first_parameter) continue;
-    started_[i] = true;
-    Start(bucket, stream);
+    const bool waits = bucket.role == UnitRole::kVectors || bucket.role == UnitRole::kCounts;
+    if (started_[i] || waits || bucket.first_parameter < first_parameter) continue;
+    Start(i, stream);
   }
 }
 
 absl::Status GradientReducer::Finish(Stream& stream) {
-  if (data_.size() == 1) return absl::OkStatus();
   for (size_t i = 0; i < layout_.buckets.size(); ++i) {
-    if (!started_[i]) Start(layout_.buckets[i], stream);
+    if (!started_[i]) Start(i, stream);
   }
   for (Completion& completion : pending_) FATHOM_RETURN_IF_ERROR(completion.Wait(stream));
   pending_.clear();
-  if (!staging_.absent()) Launch(stream, Copy{.x = staging_, .y = gradients_});
+  for (const ParameterBucket& bucket : layout_.buckets) {
+    if (!Staged(bucket) || ReplicasOf(bucket).size() == 1) continue;
+    const ElementRange& range = bucket.elements;
+    Launch(stream, Copy{.x = staging_.Rows(range.begin, range.end),
+                        .y = gradients_.Rows(range.begin, range.end)});
+  }
   return absl::OkStatus();
 }
 

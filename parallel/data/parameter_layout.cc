@@ -1,6 +1,7 @@
 #include "parallel/data/parameter_layout.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "core/check.h"
@@ -32,57 +33,83 @@ class LayoutMaker {
   }
 
   ParameterLayout Make() {
-    if (options_.muon) AssignOwnersOfMatrices();
-    UnitList matrices, vectors;
-    int64_t matrix_elements = 0;
-    const auto close_matrices = [&] {
-      if (!matrices.empty()) AddBucket(UnitRole::kMatrices, matrices);
-      matrices.clear();
-      matrix_elements = 0;
-    };
+    if (options_.muon) {
+      AssignOwnersOfMatrices(/*of_expert=*/false);
+      AssignOwnersOfMatrices(/*of_expert=*/true);
+    }
     // Backward completes the parameters from the last to the first.
     for (size_t i = units_.size(); i-- > 0;) {
-      const int64_t elements = PaddedElements(units_[i]);
       switch (units_[i].role) {
         case UnitRole::kMatrices:
-          if (matrix_elements + elements > options_.bucket_elements) close_matrices();
-          matrices.push_back(i);
-          matrix_elements += elements;
+          AddMatrices(i);
           break;
         case UnitRole::kTable:
           // The embedding stands before all layers, the head behind them.
-          close_matrices();
+          CloseMatrices();
           AddBucket(UnitRole::kTable, {i});
           break;
         case UnitRole::kVectors:
-          vectors.push_back(i);
+          vectors_.push_back(i);
+          break;
+        case UnitRole::kCounts:
+          counts_.push_back(i);
           break;
       }
     }
-    close_matrices();
-    if (!vectors.empty()) AddBucket(UnitRole::kVectors, vectors);
+    CloseMatrices();
+    if (!vectors_.empty()) AddBucket(UnitRole::kVectors, vectors_);
+    if (!counts_.empty()) AddBucket(UnitRole::kCounts, counts_);
     return std::move(layout_);
   }
 
  private:
+  // A bucket of matrices that is being filled.
+  struct OpenBucket {
+    UnitList units;
+    int64_t elements = 0;
+  };
+
+  void AddMatrices(size_t i) {
+    const int64_t elements = PaddedElements(units_[i]);
+    OpenBucket& open = open_[units_[i].of_expert];
+    if (open.elements + elements > options_.bucket_elements) Close(open);
+    open.units.push_back(i);
+    open.elements += elements;
+  }
+
+  void Close(OpenBucket& open) {
+    if (!open.units.empty()) AddBucket(UnitRole::kMatrices, open.units);
+    open = {};
+  }
+
+  void CloseMatrices() {
+    for (OpenBucket& open : open_) Close(open);
+  }
+
   int DataOwner(const LayoutUnit& unit) const { return layout_.owners[unit.first_parameter].data; }
 
-  // Units over the data ranks, then each data rank's matrices over its tensor ranks, by the cost of
-  // orthogonalising them.
-  void AssignOwnersOfMatrices() {
+  int ReplicasOf(bool of_expert) const {
+    return of_expert ? options_.expert_replicas : options_.data_ranks;
+  }
+
+  // Units over the replicas, then each replica's matrices over the ranks that hold its parts, by
+  // the cost of orthogonalising them.
+  void AssignOwnersOfMatrices(bool of_expert) {
+    const int replicas = ReplicasOf(of_expert);
+    const int parts = of_expert ? options_.expert_tensor_ranks : options_.tensor_ranks;
     const auto cost = [&](const Shape& shape) {
       return NewtonSchulzFlops(shape[0], shape[1], options_.newton_schulz_steps);
     };
     UnitList with_matrices;
     std::vector<double> unit_costs;
     for (size_t i = 0; i < units_.size(); ++i) {
-      if (units_[i].role != UnitRole::kMatrices) continue;
+      if (units_[i].role != UnitRole::kMatrices || units_[i].of_expert != of_expert) continue;
       with_matrices.push_back(i);
       unit_costs.push_back(0);
       for (const Shape& shape : units_[i].matrices) unit_costs.back() += cost(shape);
     }
-    const std::vector<int> data = AssignOwners(unit_costs, options_.data_ranks);
-    for (int d = 0; d < options_.data_ranks; ++d) {
+    const std::vector<int> data = AssignOwners(unit_costs, replicas);
+    for (int d = 0; d < replicas; ++d) {
       std::vector<size_t> parameters;
       std::vector<double> costs;
       for (size_t k = 0; k < with_matrices.size(); ++k) {
@@ -93,7 +120,7 @@ class LayoutMaker {
           costs.push_back(cost(unit.matrices[m]));
         }
       }
-      const std::vector<int> tensor = AssignOwners(costs, options_.tensor_ranks);
+      const std::vector<int> tensor = AssignOwners(costs, parts);
       for (size_t k = 0; k < parameters.size(); ++k) {
         layout_.owners[parameters[k]] = {.data = d, .tensor = tensor[k]};
       }
@@ -107,9 +134,11 @@ class LayoutMaker {
         return DataOwner(units_[a]) < DataOwner(units_[b]);
       });
     }
-    ParameterBucket bucket{.role = role, .elements = {}, .counts = {}};
+    const bool of_expert = units_[units[0]].of_expert;
+    const int replicas = ReplicasOf(of_expert);
+    ParameterBucket bucket{.role = role, .of_expert = of_expert, .elements = {}, .counts = {}};
     bucket.elements.begin = layout_.elements;
-    bucket.counts.assign(options_.data_ranks, 0);
+    bucket.counts.assign(replicas, 0);
     bucket.first_parameter = units_[units[0]].first_parameter;
     for (const size_t i : units) {
       const LayoutUnit& unit = units_[i];
@@ -124,22 +153,24 @@ class LayoutMaker {
     }
     bucket.elements.end = layout_.elements;
     if (!owned_whole) {
-      bucket.counts = EvenCounts(bucket.elements.end - bucket.elements.begin, options_.data_ranks);
+      bucket.counts = EvenCounts(bucket.elements.end - bucket.elements.begin, replicas);
     }
     layout_.buckets.push_back(std::move(bucket));
   }
 
   const std::vector<LayoutUnit>& units_;
   const ParameterLayoutOptions& options_;
+  std::array<OpenBucket, 2> open_;  // of all but the experts, and of the experts
+  UnitList vectors_, counts_;
   ParameterLayout layout_;
 };
 
 }  // namespace
 
-ElementRange ParameterBucket::OwnedBy(int data_rank) const {
-  FATHOM_CHECK(data_rank >= 0 && data_rank < static_cast<int>(counts.size()));
+ElementRange ParameterBucket::OwnedBy(int replica) const {
+  FATHOM_CHECK(replica >= 0 && replica < static_cast<int>(counts.size()));
   const std::vector<int64_t> offsets = Offsets(counts);
-  return {elements.begin + offsets[data_rank], elements.begin + offsets[data_rank + 1]};
+  return {elements.begin + offsets[replica], elements.begin + offsets[replica + 1]};
 }
 
 ParameterLayout MakeParameterLayout(const std::vector<LayoutUnit>& units,

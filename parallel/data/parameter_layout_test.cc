@@ -101,5 +101,34 @@ TEST(ParameterLayout, OwnersShareTheCost) {
   for (const int count : matrices) EXPECT_EQ(count, 6);
 }
 
+// Experts have buckets of their own, owned by other ranks, and counts one that is not of gradients.
+TEST(ParameterLayoutTest, ExpertsAndCountsStandApart) {
+  std::vector<LayoutUnit> units;
+  for (size_t layer = 0; layer < 2; ++layer) {
+    const size_t first = 4 * layer;
+    units.push_back({UnitRole::kMatrices, false, first, {64}, {{8, 8}}});
+    units.push_back({UnitRole::kCounts, false, first + 1, {4}, {}});
+    units.push_back({UnitRole::kMatrices, true, first + 2, {64}, {{8, 8}}});
+    units.push_back({UnitRole::kMatrices, true, first + 3, {64}, {{8, 8}}});
+  }
+  const ParameterLayout layout =
+      MakeParameterLayout(units, {.data_ranks = 4, .tensor_ranks = 2, .expert_replicas = 2});
+  std::vector<std::pair<UnitRole, bool>> kinds;
+  for (const ParameterBucket& bucket : layout.buckets) {
+    kinds.push_back({bucket.role, bucket.of_expert});
+    EXPECT_EQ(bucket.counts.size(), bucket.of_expert ? 2 : 4);
+  }
+  EXPECT_EQ(kinds, (std::vector<std::pair<UnitRole, bool>>{{UnitRole::kMatrices, false},
+                                                           {UnitRole::kMatrices, true},
+                                                           {UnitRole::kCounts, false}}));
+  EXPECT_EQ(layout.buckets[1].counts, (std::vector<int64_t>{128, 128}));
+  EXPECT_EQ(layout.buckets[2].elements.size(), 128);
+  for (const size_t expert : {2, 3, 6, 7}) {
+    EXPECT_LT(layout.owners[expert].data, 2);
+    EXPECT_EQ(layout.owners[expert].tensor, 0);
+  }
+  EXPECT_EQ(layout.owners[1].data, -1);
+}
+
 }  // namespace
 }  // namespace fathom

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "parallel/counts.h"
+#include "parallel/lane_wait.h"
 
 namespace fathom {
 
@@ -15,12 +16,7 @@ std::vector<int64_t> TensorGroup::Counts(const Tensor& all) const {
 }
 
 void TensorGroup::Finish(Completion completion, Stream& stream) {
-  if (lanes_ != nullptr) {
-    const int track = stream.track();
-    lanes_->Yield();
-    stream.RecordOn(stream.timeline(), track);
-  }
-  status_.Update(completion.Wait(stream));
+  status_.Update(WaitInLane(std::move(completion), stream, lanes_));
 }
 
 void TensorGroup::AllReduce(const Tensor& x, Stream& stream, ReduceOp op) {
