@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -26,7 +28,8 @@ causal routing (as in generation), on the job's validation tokens.
   --checkpoint DIR   a checkpoint (RUN/step_NNNNNNNN), or a run, for its newest one
   --set FIELD=VALUE  overrides a field of the job, e.g. --set data.validation=my.tokens
   --json             one JSON object
-  --routing          also the share of tokens that each layer saw
+  --routing          also the share of tokens that each layer saw, and of its choices that each
+                     expert got, under causal routing
   --token-losses FILE
                      writes the loss of every token under causal routing as JSON lines: sequence,
                      position, label, loss
@@ -94,8 +97,49 @@ void PrintJson(const Job& job, const Losses& losses, bool routing) {
   if (routing) {
     json["layer_share_topk"] = losses.topk.layer_share;
     json["layer_share_causal"] = losses.causal.layer_share;
+    if (job.model.plan.has_experts()) json["expert_rows_causal"] = losses.causal.expert_rows;
   }
   std::printf("%s\n", json.dump(2).c_str());
+}
+
+// How evenly the rows of a layer fall to its experts.
+struct Load {
+  double rows = 0;
+  double violation = 0;  // the largest count over the mean, less 1
+  double entropy = 1;    // of the shares, over that of equal ones
+};
+
+Load LoadOf(const std::vector<double>& rows) {
+  Load load;
+  double largest = 0, entropy = 0;
+  for (const double count : rows) {
+    load.rows += count;
+    largest = std::max(largest, count);
+  }
+  if (load.rows == 0 || rows.size() == 1) return load;
+  for (const double count : rows) {
+    if (count > 0) entropy -= count / load.rows * std::log(count / load.rows);
+  }
+  load.violation = largest * static_cast<double>(rows.size()) / load.rows - 1;
+  load.entropy = entropy / std::log(static_cast<double>(rows.size()));
+  return load;
+}
+
+// A line for each layer with experts: how even its load is, then each expert's share in percent.
+void PrintExperts(const Job& job, const EvaluationResult& result) {
+  std::printf("\n%-8s %-8s %10s %10s   share of each expert, %%\n", "layer", "kind", "violation",
+              "entropy");
+  for (size_t layer = 0; layer < result.expert_rows.size(); ++layer) {
+    const std::vector<double>& rows = result.expert_rows[layer];
+    if (rows.empty()) continue;
+    const Load load = LoadOf(rows);
+    const std::string kind = ShortForm(job.model.plan.layers[layer].spec);
+    std::printf("%-8zu %-8s %10.4f %10.4f  ", layer, kind.c_str(), load.violation, load.entropy);
+    for (const double count : rows) {
+      std::printf(" %.2f", load.rows == 0 ? 0 : 100 * count / load.rows);
+    }
+    std::printf("\n");
+  }
 }
 
 void PrintText(const Job& job, const Losses& losses, bool routing) {
@@ -111,6 +155,7 @@ void PrintText(const Job& job, const Losses& losses, bool routing) {
     std::printf("%-8zu %-8s %9.2f%% %9.2f%%\n", layer, kind.c_str(),
                 100 * losses.topk.layer_share[layer], 100 * losses.causal.layer_share[layer]);
   }
+  if (job.model.plan.has_experts()) PrintExperts(job, losses.causal);
 }
 
 absl::Status Eval(const Arguments& arguments) {

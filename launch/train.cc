@@ -102,7 +102,7 @@ absl::Status TrainInWorld(const Job& job, bool resume, const std::atomic<int>& s
   FATHOM_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Create(world.size(), sizes));
   FATHOM_ASSIGN_OR_RETURN(const int threads, MeetRanks(job, world, mesh));
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<RankGroups> groups,
-                          RankGroups::Create(world, sizes));
+                          RankGroups::Create(world, sizes, ExpertSizesOf(job.parallel)));
   CpuDevice device(threads);
   return TrainAsRank(job, resume, stop_signal, device, groups.get());
 }

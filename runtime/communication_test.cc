@@ -478,5 +478,52 @@ TEST(Communication, TensorRanksCutTheHeadAlike) {
   }
 }
 
+// Rows on their way to experts: an even load on the dry device; in process the choices fall as they
+// do, and all of them arrive and return.
+TEST(Communication, RowsOfExperts) {
+  struct Case {
+    std::vector<std::string> layout;
+    int64_t rows;      // of a rank in a micro-batch
+    int64_t replicas;  // of an expert
+  };
+  const Case cases[] = {
+      {{"parallel.data=2", "parallel.expert=2"}, 128, 1},
+      {{"parallel.data=4", "parallel.expert=2"}, 128, 2},
+      {{"parallel.data=2", "parallel.tensor=2", "parallel.expert=4"}, 64, 1},
+      {{"parallel.data=2", "parallel.tensor=2", "parallel.expert=2", "parallel.sequence=true"},
+       64,
+       2},
+      {{"parallel.data=2", "parallel.tensor=2", "parallel.expert=2", "parallel.expert_tensor=true"},
+       128,
+       1},
+  };
+  constexpr int64_t kLayers = 4, kExperts = 8, kRouted = 2, kWidth = 64;
+  for (const Case& c : cases) {
+    const Job job = Read("toy_moe", c.layout);
+    const int64_t ranks = job.parallel.ranks();
+    const int64_t layers = kLayers * job.train.global_batch / job.parallel.data;
+    const int64_t choices = c.rows * kRouted;
+    const Total expected = {.calls = layers * 5,
+                            .bytes = layers * (kExperts * 4 + 4 * choices * kWidth * 4)};
+    const Totals dry = TotalsOf(RunDry(job, 0));
+    ASSERT_TRUE(dry.count({"expert", "all-to-all"}));
+    EXPECT_EQ(dry.at({"expert", "all-to-all"}).calls, expected.calls);
+    EXPECT_EQ(dry.at({"expert", "all-to-all"}).bytes, expected.bytes);
+
+    int64_t bytes = 0;
+    for (const Totals& totals : RunInProcess(job)) {
+      EXPECT_EQ(totals.at({"expert", "all-to-all"}).calls, expected.calls);
+      bytes += totals.at({"expert", "all-to-all"}).bytes;
+      // Gradients of the experts that a rank holds, then Muon's updates to all copies.
+      const int64_t parts = job.parallel.expert_tensor ? 2 : 1;
+      const int64_t held = kLayers * kExperts / job.parallel.expert * 3 * kWidth * 24 / parts * 4;
+      const auto reduced = totals.find({"expert replicas", "all-reduce"});
+      EXPECT_EQ(reduced == totals.end() ? 0 : reduced->second.bytes, c.replicas > 1 ? held : 0);
+      EXPECT_EQ(totals.count({"expert replicas", "all-gather"}), c.replicas > 1 ? 1 : 0);
+    }
+    EXPECT_EQ(bytes, ranks * expected.bytes);
+  }
+}
+
 }  // namespace
 }  // namespace fathom

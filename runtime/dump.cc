@@ -5,6 +5,7 @@
 
 #include "core/status.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/model/expert_names.h"
 #include "runtime/run_state.h"
 
 namespace fathom {
@@ -89,6 +90,37 @@ void StepDump::AddSelections(int64_t micro_batch, const Pass& pass) {
     copied_.emplace_back(index.elements());
     pass.stream.CopyToHost(index, copied_.back().data());
   }
+  AddExperts(micro_batch, pass);
+}
+
+void StepDump::AddExperts(int64_t micro_batch, const Pass& pass) {
+  for (const LayerExperts& layer : pass.experts) {
+    const int64_t routed = layer.experts.dim(1);
+    const int64_t layer_rows = layer.layer_rows;
+    // Where each tensor rank has seen all rows, the first one gives them.
+    if (layer.rows.size() == layer_rows && groups_.tensor().rank() != 0) continue;
+    ExpertRows& rows = experts_.emplace_back();
+    rows.name = ExpertSelectionName(layer.layer);
+    rows.whole = {share_.global_batch, layer_rows / pass.sequences, routed};
+    rows.first = (share_.MicroBatchInStep(micro_batch) * layer_rows + layer.rows.begin) * routed;
+    rows.copied.resize(layer.experts.elements());
+    if (!rows.copied.empty()) pass.stream.CopyToHost(layer.experts, rows.copied.data());
+  }
+}
+
+std::vector<TensorPiece> StepDump::ExpertPieces() {
+  std::vector<TensorPiece> pieces;
+  for (ExpertRows& rows : experts_) {
+    if (rows.copied.empty()) continue;
+    rows.values.assign(rows.copied.begin(), rows.copied.end());
+    const int64_t elements = rows.values.size();
+    pieces.push_back({rows.name,
+                      rows.whole,
+                      {},
+                      {rows.first, rows.first + elements},
+                      Tensor(rows.values.data(), DType::kInt64, {elements})});
+  }
+  return pieces;
 }
 
 absl::Status StepDump::AddGradients(const ParameterTable& parameters) {
@@ -100,7 +132,7 @@ absl::Status StepDump::Finish(const ParameterTable& parameters, const std::strin
   FATHOM_ASSIGN_OR_RETURN(const bool packed, AnyPacked());
   if (!packed) tokens_.erase("document_ids");
   if (groups_.coordinates().pipeline != 0) tokens_.clear();
-  FATHOM_RETURN_IF_ERROR(WriteSequences("tokens.safetensors", tokens_));
+  FATHOM_RETURN_IF_ERROR(Write("tokens.safetensors", Pieces(tokens_)));
 
   FATHOM_RETURN_IF_ERROR(stream_.Synchronize());
   for (size_t i = 0; i < copies_.size(); ++i) {
@@ -110,7 +142,10 @@ absl::Status StepDump::Finish(const ParameterTable& parameters, const std::strin
         RowsOf(selections_, copy.name, k).values.data() + copy.micro_batch * share_.micro_batch * k;
     for (size_t j = 0; j < copied_[i].size(); ++j) rows[j] = copied_[i][j] % length_;
   }
-  FATHOM_RETURN_IF_ERROR(WriteSequences("selection.safetensors", selections_));
+  std::vector<TensorPiece> selections = Pieces(selections_);
+  std::vector<TensorPiece> experts = ExpertPieces();
+  selections.insert(selections.end(), experts.begin(), experts.end());
+  FATHOM_RETURN_IF_ERROR(Write("selection.safetensors", selections));
   if (!groups_.first()) return absl::OkStatus();
   FATHOM_RETURN_IF_ERROR(
       WriteFileAtomically(files_, JoinPath(temporary_, "step.json"), record + "\n"));
@@ -136,8 +171,7 @@ absl::Status StepDump::Write(const std::string& name, const std::vector<TensorPi
                               {{"format", "pt"}}, [&](size_t i) { return gathering->Load(i); });
 }
 
-absl::Status StepDump::WriteSequences(const std::string& name,
-                                      std::map<std::string, SequenceRows>& tensors) {
+std::vector<TensorPiece> StepDump::Pieces(std::map<std::string, SequenceRows>& tensors) {
   std::vector<TensorPiece> pieces;
   const int64_t sequences = share_.micro_batches() * share_.micro_batch;
   const int64_t first = share_.data_rank * sequences;
@@ -150,7 +184,7 @@ absl::Status StepDump::WriteSequences(const std::string& name,
                       {0, elements},
                       Tensor(rows.values.data(), DType::kInt64, {elements})});
   }
-  return Write(name, pieces);
+  return pieces;
 }
 
 }  // namespace fathom

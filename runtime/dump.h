@@ -53,10 +53,21 @@ class StepDump {
     std::vector<int64_t> values;
   };
 
+  // Which experts some rows of the global batch went to.
+  struct ExpertRows {
+    std::string name;
+    Shape whole;        // [global batch, tokens of a sequence that the layer sees, routed]
+    int64_t first = 0;  // element
+    std::vector<int32_t> copied;
+    std::vector<int64_t> values;
+  };
+
   // Writes what the ranks' pieces make up.
   absl::Status Write(const std::string& name, const std::vector<TensorPiece>& pieces);
-  absl::Status WriteSequences(const std::string& name,
-                              std::map<std::string, SequenceRows>& tensors);
+  // Of what all tensor ranks have, the first one gives its pieces.
+  std::vector<TensorPiece> Pieces(std::map<std::string, SequenceRows>& tensors);
+  void AddExperts(int64_t micro_batch, const Pass& pass);
+  std::vector<TensorPiece> ExpertPieces();
   // Whether a sequence on any rank holds several documents.
   absl::StatusOr<bool> AnyPacked();
   SequenceRows& RowsOf(std::map<std::string, SequenceRows>& tensors, const std::string& name,
@@ -78,7 +89,8 @@ class StepDump {
     int64_t tokens_per_sequence;  // k
   };
   std::vector<Copied> copies_;  // what copied_ holds
-  bool packed_ = false;         // more documents than sequences
+  std::deque<ExpertRows> experts_;
+  bool packed_ = false;  // more documents than sequences
 };
 
 }  // namespace fathom

@@ -23,6 +23,9 @@ struct EvaluationResult {
   int64_t labels = 0;  // how many were counted
   // Of each layer, the share of the tokens that it saw.
   std::vector<double> layer_share;
+  // Of each layer with experts, by its place in the plan, the rows that went to each expert; empty
+  // for the other layers.
+  std::vector<std::vector<double>> expert_rows;
 
   // The mean of it over the sparse layers; 1 for a model without any.
   double routed_share(const LayerPlan& plan) const;

@@ -17,7 +17,8 @@ LanguageModel::LanguageModel(const ModelConfig& config, const LanguageModelOptio
       options_(options),
       device_(device),
       stream_(device.NewStream()),
-      tensor_(groups.tensor(), options.sequence_parallel, &lanes_) {}
+      tensor_(groups.tensor(), options.sequence_parallel, &lanes_),
+      experts_(groups.expert(), options.experts_over_tensor, &lanes_) {}
 
 absl::StatusOr<std::unique_ptr<LanguageModel>> LanguageModel::Create(
     const ModelConfig& config, const LanguageModelOptions& options, RankGroups& groups,
@@ -28,18 +29,25 @@ absl::StatusOr<std::unique_ptr<LanguageModel>> LanguageModel::Create(
                           CutLayers(config, options.length, stages * options.chunks));
   for (int chunk = 0; chunk < options.chunks; ++chunk) {
     const LayerRange& layers = parts[chunk * stages + groups.coordinates().pipeline];
-    model->stages_.push_back(
-        std::make_unique<Stage>(config, layers, model->tensor_, model->parameters_));
+    model->stages_.push_back(std::make_unique<Stage>(config, layers, model->tensor_,
+                                                     model->experts_, model->parameters_));
   }
   ParameterLayoutOptions layout = options.layout;
   layout.data_ranks = groups.sizes().data;
   layout.tensor_ranks = groups.sizes().tensor;
+  layout.expert_replicas = groups.expert_replicas().size();
+  layout.expert_tensor_ranks = groups.expert_tensor().size();
   FATHOM_RETURN_IF_ERROR(
       model->parameters_.Allocate(device, options.dtype, options.with_gradients, layout));
   for (const std::unique_ptr<Stage>& stage : model->stages_) {
     FATHOM_RETURN_IF_ERROR(stage->Prepare(device, *model->stream_, options.dtype, options.length));
   }
   return model;
+}
+
+absl::Status LanguageModel::status() const {
+  FATHOM_RETURN_IF_ERROR(tensor_.status());
+  return experts_.status();
 }
 
 Arena& LanguageModel::arena(size_t i) {

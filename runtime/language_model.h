@@ -7,6 +7,7 @@
 #include "core/arena.h"
 #include "core/job.h"
 #include "core/lane.h"
+#include "parallel/expert/expert_group.h"
 #include "parallel/rank_groups.h"
 #include "parallel/tensor/tensor_group.h"
 #include "runtime/model/stage.h"
@@ -19,6 +20,7 @@ struct LanguageModelOptions {
   int64_t length = 0;           // L of its sequences
   bool with_gradients = false;  // it will be trained
   bool sequence_parallel = false;
+  bool experts_over_tensor = false;    // see ExpertSizes; that of the groups
   int chunks = 1;                      // parts of the pipeline that this rank has
   ParameterLayoutOptions layout = {};  // the ranks are filled in
 };
@@ -43,7 +45,8 @@ class LanguageModel {
   // The most that was in use of each arena, added up.
   int64_t peak_arena_bytes() const;
   ParameterTable& parameters() { return parameters_; }
-  TensorGroup& tensor() { return tensor_; }
+  // Of what layers did on their own; see TensorGroup::status.
+  absl::Status status() const;
   Lanes& lanes() { return lanes_; }
   // This rank's consecutive layers, one stage for each chunk.
   const std::vector<std::unique_ptr<Stage>>& stages() const { return stages_; }
@@ -61,6 +64,7 @@ class LanguageModel {
   std::deque<Arena> arenas_;
   Lanes lanes_;
   TensorGroup tensor_;
+  ExpertGroup experts_;
   ParameterTable parameters_;
   std::vector<std::unique_ptr<Stage>> stages_;
 };

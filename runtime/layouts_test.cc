@@ -38,6 +38,7 @@ class Runs {
                                     "train.validation_sequences=4",
                                     "checkpoint.every=0",
                                     "model.routing_coefficient=0.01",
+                                    "model.balance_coefficient=0.02",
                                     absl::StrCat("train.steps=", step),
                                     absl::StrCat("debug.dump_step=", step),
                                     "debug.dump_dir=" + JoinPath(path, "dump")};
@@ -120,6 +121,46 @@ const std::vector<Layout>& Layouts() {
   return layouts;
 }
 
+// Of models with experts: shared out over data, tensor and both kinds of ranks, whole and by their
+// width, with everything else besides.
+const std::vector<Layout>& ExpertLayouts() {
+  static const auto& layouts = *new std::vector<Layout>{
+      {"T2", {"parallel.tensor=2"}},
+      {"T4Sequence", {"parallel.tensor=4", "parallel.sequence=true"}},
+      {"D4Zero", {"parallel.data=4", "parallel.zero=1", "parallel.bucket_elements=30000"}},
+      {"P2", {"parallel.pipeline=2"}},
+      {"D2E2", {"parallel.data=2", "parallel.expert=2"}},
+      {"D4E4Zero", {"parallel.data=4", "parallel.expert=4", "parallel.zero=1"}},
+      {"D4E2Zero",
+       {"parallel.data=4", "parallel.expert=2", "parallel.zero=1",
+        "parallel.bucket_elements=30000"}},
+      {"T2E2", {"parallel.tensor=2", "parallel.expert=2"}},
+      {"T4SequenceE4", {"parallel.tensor=4", "parallel.sequence=true", "parallel.expert=4"}},
+      {"T2SequenceE2", {"parallel.tensor=2", "parallel.sequence=true", "parallel.expert=2"}},
+      {"D2T2E4", {"parallel.data=2", "parallel.tensor=2", "parallel.expert=4"}},
+      {"D2T2E2", {"parallel.data=2", "parallel.tensor=2", "parallel.expert=2"}},
+      {"P2E2D2", {"parallel.pipeline=2", "parallel.data=2", "parallel.expert=2"}},
+      {"P2InterleavedE2",
+       {"parallel.pipeline=2", "parallel.schedule=INTERLEAVED", "parallel.virtual_stages=2",
+        "parallel.tensor=2", "parallel.expert=2"}},
+      {"E2Lanes2", {"parallel.data=2", "parallel.expert=2", "parallel.lanes=2"}},
+      {"T2OverTensor", {"parallel.tensor=2", "parallel.expert_tensor=true"}},
+      {"D2T2E2OverTensor",
+       {"parallel.data=2", "parallel.tensor=2", "parallel.expert=2",
+        "parallel.expert_tensor=true"}},
+      {"D4T2E2OverTensorAll",
+       {"parallel.data=4", "parallel.tensor=2", "parallel.expert=2", "parallel.expert_tensor=true",
+        "parallel.zero=1", "parallel.sequence=true", "parallel.lanes=2"}},
+      {"P2D2T2E4All",
+       {"parallel.pipeline=2", "parallel.data=2", "parallel.tensor=2", "parallel.expert=4",
+        "parallel.zero=1", "parallel.sequence=true", "parallel.lanes=2",
+        "parallel.bucket_elements=30000"}},
+      {"D4T2E4Zero",
+       {"parallel.data=4", "parallel.tensor=2", "parallel.expert=4", "parallel.zero=1"}},
+  };
+  return layouts;
+}
+
 class LayoutsTest : public ::testing::TestWithParam<std::tuple<std::string, Layout>> {};
 class LayoutsInFp32 : public LayoutsTest {};
 
@@ -170,6 +211,14 @@ INSTANTIATE_TEST_SUITE_P(Toys, LayoutsTest,
                          ::testing::Combine(::testing::Values("toy_dense", "toy_mod", "toy_xmod"),
                                             ::testing::ValuesIn(Layouts())),
                          NameOf);
+INSTANTIATE_TEST_SUITE_P(Experts, LayoutsTest,
+                         ::testing::Combine(::testing::Values("toy_moe", "toy_moe_xmod"),
+                                            ::testing::ValuesIn(ExpertLayouts())),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Experts, LayoutsInFp32,
+                         ::testing::Combine(::testing::Values("toy_moe_xmod"),
+                                            ::testing::ValuesIn(ExpertLayouts())),
+                         NameOf);
 INSTANTIATE_TEST_SUITE_P(Toys, LayoutsInFp32,
                          ::testing::Combine(::testing::Values("toy_xmod"),
                                             ::testing::ValuesIn(Layouts())),
@@ -218,17 +267,38 @@ TEST(Layouts, LanesAreTheSameBits) {
     one.push_back("parallel.sequence=" + sequence);
     two.push_back("parallel.sequence=" + sequence);
     ExpectSame(Runs::Path("toy_xmod", 5, two), Runs::Path("toy_xmod", 5, one), 0);
+    one.push_back("parallel.expert=2");
+    two.push_back("parallel.expert=2");
+    ExpectSame(Runs::Path("toy_moe_xmod", 5, two), Runs::Path("toy_moe_xmod", 5, one), 0);
   }
 }
 
 TEST(Layouts, MicroBatchesDoNotMatter) {
-  const std::string one = Runs::Path("toy_xmod", 5, {});
-  for (const std::string size : {"2", "4", "8"}) {
-    const std::string other = Runs::Path("toy_xmod", 5, {"train.micro_batch=" + size});
-    ExpectSame(JoinPath(other, "dump"), JoinPath(one, "dump"), kTolerance);
+  for (const std::string job : {"toy_xmod", "toy_moe_xmod"}) {
+    const std::string one = Runs::Path(job, 5, {});
+    for (const std::string size : {"2", "4", "8"}) {
+      const std::string other = Runs::Path(job, 5, {"train.micro_batch=" + size});
+      ExpectSame(JoinPath(other, "dump"), JoinPath(one, "dump"), kTolerance);
+    }
+    const std::string ranks = Runs::Path(job, 5, {"train.micro_batch=2", "parallel.data=4"});
+    ExpectSame(JoinPath(ranks, "dump"), JoinPath(one, "dump"), kTolerance);
   }
-  const std::string ranks = Runs::Path("toy_xmod", 5, {"train.micro_batch=2", "parallel.data=4"});
-  ExpectSame(JoinPath(ranks, "dump"), JoinPath(one, "dump"), kTolerance);
+}
+
+// Sequences of four tokens, of which a sparse layer sees one: ranks, and most experts, get none.
+TEST(Layouts, MoreExpertsThanTokens) {
+  const std::vector<std::string> base = {"train.sequence_length=4"};
+  const std::string one = Runs::Path("toy_moe_xmod", 5, base);
+  for (const std::vector<std::string>& layout : std::vector<std::vector<std::string>>{
+           {"parallel.tensor=4", "parallel.expert=4"},
+           {"parallel.tensor=4", "parallel.sequence=true", "parallel.expert=2"},
+           {"parallel.data=4", "parallel.expert=4", "parallel.lanes=2"}}) {
+    std::vector<std::string> overrides = base;
+    overrides.insert(overrides.end(), layout.begin(), layout.end());
+    const std::string many = Runs::Path("toy_moe_xmod", 5, overrides);
+    ExpectSame(JoinPath(many, "dump"), JoinPath(one, "dump"), kTolerance);
+    ExpectSameValidation(many, one, kTolerance);
+  }
 }
 
 // Gradients that travel in bfloat16 lose bits, and no more than those of one rounding of each
@@ -272,8 +342,28 @@ TEST(Layouts, AnyLayoutResumesAnother) {
   ExpectSame(JoinPath(directory, "moved"), JoinPath(directory, "whole"), kTolerance);
 }
 
+TEST(Layouts, ExpertsMoveToOtherRanks) {
+  const std::string directory = NewTestDirectory();
+  const std::vector<std::string> base = {"train.precision=FP64", "train.global_batch=8",
+                                         "train.micro_batch=1", "train.steps=3"};
+  const auto run = [&](const std::string& output, std::vector<std::string> overrides, bool resume) {
+    overrides.insert(overrides.begin(), base.begin(), base.end());
+    const ToyRun result = RunToy("toy_moe_xmod", directory, output, overrides, {.resume = resume});
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  };
+  run("whole", {}, false);
+  run("moved", {"parallel.data=4", "parallel.expert=4", "parallel.zero=1"}, false);
+  WriteTestFile(JoinPath(directory, "moved/LATEST"), "step_00000001\n");
+  run("moved", {"parallel.data=2", "parallel.tensor=2", "parallel.expert=2", "parallel.zero=1"},
+      true);
+  ExpectSame(JoinPath(directory, "moved"), JoinPath(directory, "whole"), kTolerance);
+  WriteTestFile(JoinPath(directory, "moved/LATEST"), "step_00000002\n");
+  run("moved", {"parallel.tensor=2", "parallel.expert_tensor=true"}, true);
+  ExpectSame(JoinPath(directory, "moved"), JoinPath(directory, "whole"), kTolerance);
+}
+
 // What several ranks hold is the same on all of them, to the bit.
-TEST(Layouts, ReplicasStayTheSame) {
+void ExpectEqualReplicas(const std::string& job, std::vector<std::string> layout) {
   const std::string directory = NewTestDirectory();
   std::mutex mutex;
   std::map<std::string, std::set<uint64_t>> hashes;  // by parameter, before the update of step 11
@@ -291,14 +381,19 @@ TEST(Layouts, ReplicasStayTheSame) {
       ++seen;
     }
   }};
-  const ToyRun run =
-      RunToy("toy_xmod", directory, "run",
-             {"train.steps=11", "train.global_batch=8", "train.micro_batch=1", "parallel.tensor=4",
-              "parallel.sequence=true", "parallel.data=2", "parallel.zero=1", "checkpoint.every=0"},
-             options);
+  layout.insert(layout.end(), {"train.steps=11", "train.global_batch=8", "train.micro_batch=1",
+                               "parallel.zero=1", "checkpoint.every=0"});
+  const ToyRun run = RunToy(job, directory, "run", layout, options);
   ASSERT_TRUE(run.status.ok()) << run.status;
   EXPECT_GT(seen, static_cast<int64_t>(2 * hashes.size()));
   for (const auto& [part, values] : hashes) EXPECT_EQ(values.size(), 1) << part;
+}
+
+TEST(Layouts, ReplicasStayTheSame) {
+  ExpectEqualReplicas("toy_xmod",
+                      {"parallel.tensor=4", "parallel.sequence=true", "parallel.data=2"});
+  ExpectEqualReplicas("toy_moe_xmod", {"parallel.tensor=2", "parallel.sequence=true",
+                                       "parallel.data=4", "parallel.expert=4"});
 }
 
 // The timeline shows lanes side by side and each group's collectives.
@@ -345,11 +440,12 @@ TEST(Layouts, StagesHoldEveryLayerOnce) {
     int64_t next = 0;
     std::multiset<std::string> held;
     TensorGroup alone;
+    ExpertGroup experts;
     for (const LayerRange& layers : *parts) {
       EXPECT_EQ(layers.begin, next);
       next = layers.end;
       ParameterTable table;
-      const Stage stage(job->model, layers, alone, table);
+      const Stage stage(job->model, layers, alone, experts, table);
       for (const Parameter& parameter : table.all()) held.insert(parameter.spec.name);
       const std::string first = absl::StrCat("model.layers.", layers.begin, ".");
       EXPECT_TRUE(held.count(first + "mlp.up_proj.weight"));
@@ -362,14 +458,14 @@ TEST(Layouts, StagesHoldEveryLayerOnce) {
   }
 }
 
-// The job of 8 nodes of 8 GPUs, narrower and on shorter sequences: the same layers and layout.
-TEST(DeepCluster, TheJobOf64RanksIsThatOfOne) {
-  const std::string job = "1650m_xmod_a3k16_8x8";
+// The jobs of 8 nodes of 8 GPUs, narrower and on shorter sequences: the same layers and layout.
+void ExpectClusterJobIsThatOfOneRank(const std::string& job) {
   const std::vector<std::string> reduced = {"model.d=64",
                                             "model.heads=16",
                                             "model.kv_heads=8",
                                             "model.head_dim=8",
                                             "model.ffn=192",
+                                            "model.expert_ffn=24",
                                             "model.vocabulary=257",
                                             "train.sequence_length=512",
                                             "train.global_batch=16",
@@ -381,11 +477,19 @@ TEST(DeepCluster, TheJobOf64RanksIsThatOfOne) {
                                             "data.validation_fraction=0.05"};
   std::vector<std::string> alone = reduced;
   alone.insert(alone.end(), {"parallel.tensor=1", "parallel.sequence=false", "parallel.data=1",
-                             "parallel.zero=0", "parallel.lanes=1"});
+                             "parallel.expert=1", "parallel.zero=0", "parallel.lanes=1"});
   const std::string many = Runs::Path(job, 1, reduced);
   const std::string one = Runs::Path(job, 1, alone);
   ExpectSame(JoinPath(many, "dump"), JoinPath(one, "dump"), kTolerance);
   ExpectSame(many, one, kTolerance);
+}
+
+TEST(DeepCluster, TheXModJobOf64RanksIsThatOfOne) {
+  ExpectClusterJobIsThatOfOneRank("1650m_xmod_a3k16_8x8");
+}
+
+TEST(DeepCluster, TheMoeJobOf64RanksIsThatOfOne) {
+  ExpectClusterJobIsThatOfOneRank("1650m_moe_8_128_8x8");
 }
 
 }  // namespace

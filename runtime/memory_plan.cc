@@ -16,7 +16,7 @@ MemoryPlan MeasureMemory(TrainingModel& training) {
 absl::StatusOr<MemoryPlan> PlanMemory(const Job& job, int rank) {
   const std::unique_ptr<Device> device = NewDryDevice();
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<RankGroups> groups,
-                          RankGroups::Dry(MeshOf(job.parallel), rank));
+                          RankGroups::Dry(MeshOf(job.parallel), rank, ExpertSizesOf(job.parallel)));
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<TrainingModel> training,
                           TrainingModel::Create(job, *groups, *device));
   Stream& stream = training->stream();
@@ -31,9 +31,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Job& job, int rank) {
   FATHOM_RETURN_IF_ERROR(training->runner().Train(micro_batches, 1, totals, {}));
   const Cost step = stream.ledger().total();
   std::vector<double> losses;
-  std::vector<int64_t> layer_rows(job.model.plan.layers.size());
-  FATHOM_RETURN_IF_ERROR(
-      training->runner().Evaluate(batch, Routing::kCausal, &losses, &layer_rows));
+  StepRunner::RowCounts counts = training->runner().NoRows();
+  FATHOM_RETURN_IF_ERROR(training->runner().Evaluate(batch, Routing::kCausal, &losses, &counts));
   FATHOM_RETURN_IF_ERROR(training->Update(/*learning_rate=*/0, totals));
   MemoryPlan plan = MeasureMemory(*training);
   const double count = static_cast<double>(share.micro_batches());

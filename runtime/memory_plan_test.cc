@@ -12,7 +12,7 @@ namespace {
 
 Job MakeJob(const std::string& plan, const std::vector<std::string>& more = {}) {
   const std::string text = R"(
-    model { d: 48 heads: 6 kv_heads: 2 head_dim: 12 ffn: 80 vocabulary: 300 plan )" +
+    model { d: 48 heads: 6 kv_heads: 2 head_dim: 12 ffn: 80 vocabulary: 300 experts: 6 routed: 2 shared: 1 expert_ffn: 20 plan )" +
                            plan + R"( }
     data { text: "unused" }
     train { steps: 1 sequence_length: 50 micro_batch: 3 global_batch: 6 })";
@@ -24,10 +24,14 @@ Job MakeJob(const std::string& plan, const std::vector<std::string>& more = {}) 
 std::vector<Job> Jobs() {
   const std::string mixed =
       "[{repeat: 1 dense {}}, {repeat: 3 sparse { sparsity: 7 }}, {repeat: 1 dense {}}]";
-  return {MakeJob("[{repeat: 3 dense {}}]"), MakeJob(mixed),
+  return {MakeJob("[{repeat: 3 dense {}}]"),
+          MakeJob(mixed),
           MakeJob(mixed, {"model.gate=MOD", "train.precision=FP64"}),
           MakeJob(mixed, {"train.precision=BF16"}),
-          MakeJob("[{repeat: 4 sparse { sparsity: 3 }}]", {"model.gate=NONE"})};
+          MakeJob("[{repeat: 4 sparse { sparsity: 3 }}]", {"model.gate=NONE"}),
+          MakeJob("[{repeat: 3 moe {}}]"),
+          MakeJob("[{moe {}}, {sparse { sparsity: 5 experts: true }}, {dense {}}]",
+                  {"train.precision=BF16"})};
 }
 
 // Two independent counts: the formulas of core/accounting.h, and what the model's own code
@@ -79,8 +83,9 @@ TEST(MemoryPlan, ParametersAreThoseOfTheAccounting) {
   for (const Job& job : Jobs()) {
     ParameterTable table;
     TensorGroup alone;
+    ExpertGroup experts;
     const LayerRange layers{0, static_cast<int64_t>(job.model.plan.layers.size())};
-    const Stage stage(job.model, layers, alone, table);
+    const Stage stage(job.model, layers, alone, experts, table);
     std::map<std::string, std::vector<int64_t>> counted;
     for (const CountedParameter& parameter : EnumerateParameters(job.model)) {
       counted[parameter.name] = parameter.dims;

@@ -52,6 +52,10 @@ std::string FormatRecord(const TrainRecord& record) {
   AppendNumber("auxiliary_loss", record.auxiliary_loss, &line);
   AppendNumber("gradient_norm", record.gradient_norm, &line);
   AppendNumber("learning_rate", record.learning_rate, &line);
+  if (record.experts.has_value()) {
+    AppendNumber("expert_violation", record.experts->violation, &line);
+    AppendNumber("expert_entropy", record.experts->entropy, &line);
+  }
   AppendNumber("tokens_per_second", record.tokens_per_second, &line);
   AppendNumber("seconds", record.seconds, &line);
   return line + "}";

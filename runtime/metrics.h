@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -19,6 +20,13 @@ struct TrainRecord {
   double learning_rate = 0;   // used in this step
   double tokens_per_second = 0;
   double seconds = 0;  // since the start
+  // Of a model with experts, over its layers: by how much the busiest expert exceeds the mean, at
+  // most, and how even the load is, at least (see kernels/experts.h, ExpertLoad).
+  struct ExpertLoads {
+    double violation = 0;
+    double entropy = 1;
+  };
+  std::optional<ExpertLoads> experts;
 };
 
 // One validation.

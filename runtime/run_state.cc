@@ -67,9 +67,13 @@ absl::Status LoadTensor(const SafetensorsFile& file, const std::string& name, co
   return stream.Synchronize();
 }
 
-// Of tensors that all tensor ranks hold, the first one's counts.
+// Of tensors that all ranks of a copy hold, the first one's counts.
 bool GivesAway(const Parameter& parameter, RankGroups& groups) {
-  return !parameter.spec.part.whole() || groups.tensor().rank() == 0;
+  return !parameter.spec.part.whole() || groups.parts(parameter.spec.of_expert).rank() == 0;
+}
+
+bool InFirstCopy(const Parameter& parameter, RankGroups& groups) {
+  return groups.replicas(parameter.spec.of_expert).rank() == 0;
 }
 
 Tensor Flat(const Tensor& tensor) { return tensor.Reshape({tensor.elements()}); }
@@ -78,9 +82,8 @@ Tensor Flat(const Tensor& tensor) { return tensor.Reshape({tensor.elements()}); 
 
 std::vector<TensorPiece> WeightPieces(const ParameterTable& parameters, RankGroups& groups) {
   std::vector<TensorPiece> pieces;
-  if (groups.data().rank() != 0) return pieces;
   for (const Parameter& parameter : parameters.all()) {
-    if (!GivesAway(parameter, groups)) continue;
+    if (!GivesAway(parameter, groups) || !InFirstCopy(parameter, groups)) continue;
     const ParameterSpec& spec = parameter.spec;
     pieces.push_back(
         {spec.name, spec.shape, spec.part, {0, parameter.master.elements()}, parameter.master});
@@ -93,12 +96,13 @@ std::vector<TensorPiece> GradientPieces(const ParameterTable& parameters, RankGr
   const ParameterLayout& layout = parameters.layout();
   for (size_t i = 0; i < parameters.all().size(); ++i) {
     const Parameter& parameter = parameters.all()[i];
-    if (!GivesAway(parameter, groups)) continue;
     const ParameterSpec& spec = parameter.spec;
+    const bool trained = spec.role != ParameterRole::kExpertBias;
+    if (!GivesAway(parameter, groups) || !trained) continue;
     const int64_t begin = layout.offsets[i];
     const int64_t elements = parameter.gradient.elements();
     for (const ParameterBucket& bucket : layout.buckets) {
-      const ElementRange owned = bucket.OwnedBy(groups.data().rank());
+      const ElementRange owned = bucket.OwnedBy(groups.replicas(bucket.of_expert).rank());
       const ElementRange range{std::max<int64_t>(0, owned.begin - begin),
                                std::min(elements, owned.end - begin)};
       if (range.size() <= 0) continue;
@@ -111,12 +115,12 @@ std::vector<TensorPiece> GradientPieces(const ParameterTable& parameters, RankGr
 
 std::vector<TensorPiece> OptimizerPieces(const Optimizer& optimizer, RankGroups& groups) {
   std::vector<TensorPiece> pieces;
-  if (optimizer.shards_state() || groups.data().rank() == 0) {
-    for (const Optimizer::StateTensor& state : optimizer.state()) {
-      if (!GivesAway(*state.parameter, groups)) continue;
-      const ParameterSpec& spec = state.parameter->spec;
-      pieces.push_back({state.name, spec.shape, spec.part, state.range, state.tensor});
-    }
+  for (const Optimizer::StateTensor& state : optimizer.state()) {
+    const Parameter& parameter = *state.parameter;
+    if (!GivesAway(parameter, groups)) continue;
+    if (!optimizer.shards_state() && !InFirstCopy(parameter, groups)) continue;
+    const ParameterSpec& spec = parameter.spec;
+    pieces.push_back({state.name, spec.shape, spec.part, state.range, state.tensor});
   }
   if (groups.first()) {
     const Tensor& step = optimizer.step();

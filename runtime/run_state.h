@@ -21,7 +21,7 @@ inline constexpr char kStepTensor[] = "step";
 
 // What this rank has of the masters; of what several ranks hold, one of them gives it.
 std::vector<TensorPiece> WeightPieces(const ParameterTable& parameters, RankGroups& groups);
-// Of the gradients, once they are summed over the ranks.
+// Of the gradients, once they are summed over the ranks. What is not trained has none.
 std::vector<TensorPiece> GradientPieces(const ParameterTable& parameters, RankGroups& groups);
 // NAME.momentum, NAME.first, NAME.second and "step".
 std::vector<TensorPiece> OptimizerPieces(const Optimizer& optimizer, RankGroups& groups);

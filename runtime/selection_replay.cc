@@ -8,6 +8,7 @@
 #include "core/status.h"
 #include "runtime/checkpoint/array_values.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/model/expert_names.h"
 #include "runtime/model/parameters.h"
 
 namespace fathom {
@@ -15,6 +16,36 @@ namespace {
 
 std::string TensorName(int64_t layer) {
   return absl::StrCat("model.layers.", layer, ".depth_selection");
+}
+
+// `values` has as many elements as `tensor`. What is not a number counts as the least, since a
+// comparison needs an order.
+absl::Status ToHost(Stream& stream, const Tensor& tensor, std::vector<double>* values) {
+  std::vector<char> raw(tensor.bytes());
+  if (raw.empty()) return absl::OkStatus();
+  stream.CopyToHost(tensor, raw.data());
+  FATHOM_RETURN_IF_ERROR(stream.Synchronize());
+  ConvertElements(raw.data(), tensor.dtype(), values->data(), DType::kFloat64, values->size());
+  for (double& value : *values) value = std::isnan(value) ? -HUGE_VAL : value;
+  return absl::OkStatus();
+}
+
+// The tensor of integers `name` of this shape.
+absl::StatusOr<const NamedArray*> FindIntegers(const SafetensorsFile& file, const std::string& name,
+                                               const Shape& shape) {
+  const NamedArray* array = file.Find(name);
+  if (array == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.path(), " has no tensor ", name, ", which the job's model needs"));
+  }
+  const bool integers = array->dtype == DType::kInt64 || array->dtype == DType::kInt32;
+  if (!integers || !(array->shape == shape)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.path(), ": ", name, " is ", std::string(Name(array->dtype)), " ",
+                     array->shape.ToString(), ", but the job needs int64 ", shape.ToString(),
+                     " (train.global_batch sequences, and what the layer selects of each)"));
+  }
+  return array;
 }
 
 // Of one sequence: `logits` [L], `replayed` [k] rows of which `first_row` is the sequence's first.
@@ -52,35 +83,32 @@ absl::StatusOr<std::unique_ptr<SelectionReplay>> SelectionReplay::Read(FileSyste
   replay->global_batch_ = job.train.global_batch;
   replay->length_ = job.train.sequence_length;
   std::set<std::string> names;
+  replay->experts_ = job.model.experts;
+  replay->routed_ = job.model.routed;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    if (layers[layer].spec.kind != LayerKind::kSparse) continue;
-    FATHOM_RETURN_IF_ERROR(
-        replay->ReadLayer(*file, layer, replay->length_ / layers[layer].spec.sparsity));
-    names.insert(TensorName(layer));
+    const LayerSpec& spec = layers[layer].spec;
+    const int64_t rows = replay->length_ / spec.sparsity;
+    if (spec.kind == LayerKind::kSparse) {
+      FATHOM_RETURN_IF_ERROR(replay->ReadLayer(*file, layer, rows));
+      names.insert(TensorName(layer));
+    }
+    if (spec.experts) {
+      FATHOM_RETURN_IF_ERROR(replay->ReadExperts(*file, layer, rows));
+      names.insert(ExpertSelectionName(layer));
+    }
   }
   for (const NamedArray& array : file->tensors()) {
     if (names.count(array.name) > 0) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        file_path, " has ", array.name, ", which the job's model has no sparse layer for"));
+        file_path, " has ", array.name, ", which the job's model has no such layer for"));
   }
   return replay;
 }
 
 absl::Status SelectionReplay::ReadLayer(const SafetensorsFile& file, int64_t layer, int64_t k) {
   const std::string name = TensorName(layer);
-  const NamedArray* array = file.Find(name);
-  if (array == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        file.path(), " has no tensor ", name, ", which the job's sparse layer ", layer, " needs"));
-  }
   const Shape shape{global_batch_, k};
-  const bool integers = array->dtype == DType::kInt64 || array->dtype == DType::kInt32;
-  if (!integers || !(array->shape == shape)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file.path(), ": ", name, " is ", std::string(Name(array->dtype)), " ",
-                     array->shape.ToString(), ", but the job needs int64 ", shape.ToString(),
-                     " (train.global_batch sequences, floor(L/K) tokens of each)"));
-  }
+  FATHOM_ASSIGN_OR_RETURN(const NamedArray* array, FindIntegers(file, name, shape));
   std::vector<double> positions(shape.elements());
   ReadElements(*array, 0, shape.elements(), positions.data());
   Layer& selection = sparse_.emplace_back(Layer{.layer = layer, .k = k, .rows = {}});
@@ -97,6 +125,40 @@ absl::Status SelectionReplay::ReadLayer(const SafetensorsFile& file, int64_t lay
   return absl::OkStatus();
 }
 
+absl::Status SelectionReplay::ReadExperts(const SafetensorsFile& file, int64_t layer,
+                                          int64_t rows) {
+  const std::string name = ExpertSelectionName(layer);
+  const Shape shape{global_batch_, rows, routed_};
+  FATHOM_ASSIGN_OR_RETURN(const NamedArray* array, FindIntegers(file, name, shape));
+  std::vector<double> experts(shape.elements());
+  ReadElements(*array, 0, shape.elements(), experts.data());
+  for (int64_t i = 0; i < shape.elements(); ++i) {
+    const double least = i % routed_ == 0 ? 0 : experts[i - 1] + 1;
+    if (!(experts[i] >= least && experts[i] < experts_)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(file.path(), ": ", name, " selects expert ", experts[i], " for token ",
+                       i / routed_ % rows, " of sequence ", i / (routed_ * rows),
+                       ", but the experts of a token must ascend from 0 to ", experts_ - 1));
+    }
+  }
+  with_experts_.push_back(
+      {.layer = layer, .rows = rows, .experts = {experts.begin(), experts.end()}});
+  return absl::OkStatus();
+}
+
+ReplayedSelection SelectionReplay::UploadExperts(int64_t micro_batch, Stream& stream,
+                                                 Arena& arena) const {
+  if (with_experts_.empty()) return {};
+  ReplayedSelection selection(layers_);
+  for (const ExpertLayer& layer : with_experts_) {
+    const int64_t rows = micro_batch_ * layer.rows;
+    selection[layer.layer] = arena.New(DType::kInt32, {rows, routed_});
+    stream.CopyToDevice(layer.experts.data() + micro_batch * rows * routed_,
+                        selection[layer.layer]);
+  }
+  return selection;
+}
+
 ReplayedSelection SelectionReplay::Upload(int64_t micro_batch, Stream& stream, Arena& arena) const {
   ReplayedSelection selection(layers_);
   for (const Layer& layer : sparse_) {
@@ -107,18 +169,32 @@ ReplayedSelection SelectionReplay::Upload(int64_t micro_batch, Stream& stream, A
   return selection;
 }
 
+absl::Status SelectionReplay::CountExpertFlips(const Pass& pass, Flips* flips) const {
+  for (const LayerExperts& layer : pass.experts) {
+    const int64_t rows = layer.rows.size();
+    std::vector<double> values(rows * experts_), bias(experts_);
+    std::vector<int32_t> chosen(rows * routed_);
+    FATHOM_RETURN_IF_ERROR(ToHost(pass.stream, layer.scores, &values));
+    FATHOM_RETURN_IF_ERROR(ToHost(pass.stream, layer.bias, &bias));
+    if (rows > 0) pass.stream.CopyToHost(layer.experts, chosen.data());
+    FATHOM_RETURN_IF_ERROR(pass.stream.Synchronize());
+    for (int64_t row = 0; row < rows; ++row) {
+      double* of_row = values.data() + row * experts_;
+      for (int64_t e = 0; e < experts_; ++e) of_row[e] += bias[e];
+      CountFlipsOfSequence(of_row, experts_, chosen.data() + row * routed_, routed_,
+                           /*first_row=*/0, flips);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SelectionReplay::CountFlips(const Pass& pass, int64_t micro_batch,
                                          Flips* flips) const {
   const int64_t n = micro_batch_ * length_;
   std::vector<double> logits(n);
   for (const LayerSelection& selection : pass.selections) {
     const Tensor& z = selection.adjusted_logits;
-    std::vector<char> raw(z.bytes());
-    pass.stream.CopyToHost(z, raw.data());
-    FATHOM_RETURN_IF_ERROR(pass.stream.Synchronize());
-    ConvertElements(raw.data(), z.dtype(), logits.data(), DType::kFloat64, n);
-    // A comparison needs an order.
-    for (double& logit : logits) logit = std::isnan(logit) ? -HUGE_VAL : logit;
+    FATHOM_RETURN_IF_ERROR(ToHost(pass.stream, z, &logits));
     const auto found = std::find_if(sparse_.begin(), sparse_.end(), [&](const Layer& candidate) {
       return candidate.layer == selection.layer;
     });

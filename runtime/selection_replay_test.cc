@@ -92,7 +92,7 @@ TEST_F(SelectionReplayTest, CountsWhatTheModelWouldNotHaveSelected) {
 TEST_F(SelectionReplayTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(Refusal({0, 1, 2, 3}, {2, 2}),
             ": model.layers.1.depth_selection is int64 [2, 2], but the job needs int64 [4, 2] "
-            "(train.global_batch sequences, floor(L/K) tokens of each)");
+            "(train.global_batch sequences, and what the layer selects of each)");
   EXPECT_EQ(Refusal({0, 1, 2, 3, 3, 0, 1, 2}, {4, 2}),
             ": model.layers.1.depth_selection selects position 0 in sequence 2, but the positions "
             "of a sequence must ascend from 0 to 3");
@@ -100,7 +100,7 @@ TEST_F(SelectionReplayTest, RefusesWhatDoesNotFit) {
             ": model.layers.1.depth_selection selects position 4 in sequence 1, but the positions "
             "of a sequence must ascend from 0 to 3");
   EXPECT_EQ(Refusal({0, 1, 2, 3, 0, 3, 1, 2}, {4, 2}, "model.layers.0.depth_selection"),
-            " has no tensor model.layers.1.depth_selection, which the job's sparse layer 1 needs");
+            " has no tensor model.layers.1.depth_selection, which the job's model needs");
 }
 
 TEST_F(SelectionReplayTest, RefusesLayersThatTheModelHasNot) {
@@ -113,8 +113,8 @@ TEST_F(SelectionReplayTest, RefusesLayersThatTheModelHasNot) {
                   .ok());
   EXPECT_EQ(SelectionReplay::Read(PosixFileSystem(), path_, SmallJob()).status().message(),
             path_ +
-                " has model.layers.2.depth_selection, which the job's model has no sparse "
-                "layer for");
+                " has model.layers.2.depth_selection, which the job's model has no such layer "
+                "for");
 }
 
 }  // namespace

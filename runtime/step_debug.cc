@@ -47,6 +47,7 @@ absl::StatusOr<std::unique_ptr<StepDebug>> StepDebug::Create(
 absl::Status StepDebug::BeginStep(int64_t step) {
   step_ = step;
   flips_ = {};
+  expert_flips_ = {};
   status_ = absl::OkStatus();
   if (step != job_.debug.dump_step) return absl::OkStatus();
   dump_.emplace(files_, dump_directory_, share_, job_.train.sequence_length, groups_, stream_);
@@ -55,7 +56,9 @@ absl::Status StepDebug::BeginStep(int64_t step) {
 
 void StepDebug::BeforeForward(int64_t micro_batch, Pass& pass) {
   if (replay_ == nullptr) return;
-  pass.replay = replay_->Upload(share_.MicroBatchInStep(micro_batch), stream_, pass.arena);
+  const int64_t in_step = share_.MicroBatchInStep(micro_batch);
+  pass.replay = replay_->Upload(in_step, stream_, pass.arena);
+  pass.expert_replay = replay_->UploadExperts(in_step, stream_, pass.arena);
 }
 
 void StepDebug::AfterForward(int64_t micro_batch, const HostBatch& host, const Pass& pass) {
@@ -64,8 +67,13 @@ void StepDebug::AfterForward(int64_t micro_batch, const HostBatch& host, const P
     dump_->AddSelections(micro_batch, pass);
   }
   // Tensor ranks have the same logits: one of them counts.
-  if (replay_ != nullptr && groups_.tensor().rank() == 0) {
+  if (replay_ == nullptr) return;
+  if (groups_.tensor().rank() == 0) {
     status_.Update(replay_->CountFlips(pass, share_.MicroBatchInStep(micro_batch), &flips_));
+  }
+  // Of experts they have chosen for different tokens, or for the same, which are counted once.
+  if (groups_.tensor().rank() == 0 || !job_.parallel.expert_tensor) {
+    status_.Update(replay_->CountExpertFlips(pass, &expert_flips_));
   }
 }
 
@@ -74,26 +82,32 @@ absl::Status StepDebug::AfterBackward() {
   return dump_.has_value() ? dump_->AddGradients(parameters_) : absl::OkStatus();
 }
 
-absl::Status StepDebug::SumFlips() {
-  int64_t counts[] = {flips_.tokens, flips_.replayed};
+absl::Status StepDebug::SumFlips(SelectionReplay::Flips* flips) {
+  int64_t counts[] = {flips->tokens, flips->replayed};
   Communicator& world = groups_.world();
   FATHOM_RETURN_IF_ERROR(
       world.AllReduce(Tensor(counts, DType::kInt64, {2}), ReduceOp::kSum, stream_).Wait(stream_));
   FATHOM_RETURN_IF_ERROR(
-      world.AllReduce(Tensor(&flips_.margin, DType::kFloat64, {1}), ReduceOp::kMax, stream_)
+      world.AllReduce(Tensor(&flips->margin, DType::kFloat64, {1}), ReduceOp::kMax, stream_)
           .Wait(stream_));
-  flips_.tokens = counts[0];
-  flips_.replayed = counts[1];
+  flips->tokens = counts[0];
+  flips->replayed = counts[1];
   return absl::OkStatus();
 }
 
 absl::Status StepDebug::EndStep(const std::string& record) {
   if (replay_ != nullptr) {
-    FATHOM_RETURN_IF_ERROR(SumFlips());
-    log_(absl::StrFormat(
-        "step %d replayed the selection of %s: of %d tokens the model itself would not have "
-        "selected %d, the worst by a margin of %.3g",
-        step_, job_.debug.selection_file, flips_.replayed, flips_.tokens, flips_.margin));
+    FATHOM_RETURN_IF_ERROR(SumFlips(&flips_));
+    FATHOM_RETURN_IF_ERROR(SumFlips(&expert_flips_));
+    const auto report = [&](const char* what, const SelectionReplay::Flips& flips) {
+      if (flips.replayed == 0) return;
+      log_(absl::StrFormat(
+          "step %d replayed the selection of %s: of %d %s the model itself would not have selected "
+          "%d, the worst by a margin of %.3g",
+          step_, job_.debug.selection_file, flips.replayed, what, flips.tokens, flips.margin));
+    };
+    report("tokens", flips_);
+    report("choices of experts", expert_flips_);
   }
   if (!dump_.has_value()) return absl::OkStatus();
   FATHOM_RETURN_IF_ERROR(dump_->Finish(parameters_, record));

@@ -40,7 +40,7 @@ class StepDebug {
             const ParameterTable& parameters, const Optimizer& optimizer, const BatchShare& share,
             RankGroups& groups, Stream& stream);
   // Flips of all ranks together, on every rank.
-  absl::Status SumFlips();
+  absl::Status SumFlips(SelectionReplay::Flips* flips);
 
   const Job& job_;
   FileSystem& files_;
@@ -57,6 +57,7 @@ class StepDebug {
   std::optional<StepDump> dump_;
   std::unique_ptr<SelectionReplay> replay_;  // nullptr: the model selects
   SelectionReplay::Flips flips_;             // of the running step
+  SelectionReplay::Flips expert_flips_;
 };
 
 }  // namespace fathom

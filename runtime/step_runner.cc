@@ -42,7 +42,7 @@ absl::Status StepRunner::Train(const std::vector<HostBatch>& micro_batches, doub
   const Step step{micro_batches, label_weight, totals, hooks};
   for (const PipelineOperation& operation : list_) {
     FATHOM_RETURN_IF_ERROR(Execute(operation, step));
-    FATHOM_RETURN_IF_ERROR(model_.tensor().status());
+    FATHOM_RETURN_IF_ERROR(model_.status());
   }
   return ReleaseSent();
 }
@@ -104,6 +104,7 @@ absl::Status StepRunner::Begin(const PipelineOperation& operation, const Step& s
     work->pass.emplace(stage.NewPass(model_.stream(), arena, work->batch));
     work->pass->training = true;
     work->pass->auxiliary_weight = options_.auxiliary_weight;
+    work->pass->balance_weight = options_.balance_weight;
     if (operation.action == PipelineAction::kReceiveActivation) {
       for (const Tensor& tensor : Activations(*work->pass, stage.NeedsCounts())) {
         work->receiving.push_back(
@@ -158,6 +159,7 @@ void StepRunner::ForwardLane(const Step& step, Stage& stage, InFlight& work) {
   if (counts) {
     Launch(stream, Sum{.x = pass.auxiliary_loss, .sum = total(kAuxiliaryLossTotal)});
   }
+  Launch(stream, Sum{.x = pass.auxiliary_part, .sum = total(kAuxiliaryLossTotal)});
   if (!stage.has_head()) return;
   const Tensor losses =
       model_.arena(work.arena).New(StatisticsDType(model_.dtype()), {work.batch.rows()});
@@ -235,8 +237,16 @@ void StepRunner::Release(InFlight& work) {
   free_arenas_.insert(work.arena);
 }
 
+StepRunner::RowCounts StepRunner::NoRows() const {
+  const ModelConfig& config = model_.config();
+  const size_t layers = config.plan.layers.size();
+  const size_t experts = config.plan.has_experts() ? config.experts : 0;
+  return {.layer_rows = std::vector<int64_t>(layers),
+          .expert_rows = std::vector<double>(layers * experts)};
+}
+
 absl::Status StepRunner::Evaluate(const HostBatch& host, Routing routing,
-                                  std::vector<double>* losses, std::vector<int64_t>* layer_rows) {
+                                  std::vector<double>* losses, RowCounts* counts) {
   Stream& stream = model_.stream();
   Arena& arena = model_.arena();
   const int stages = groups_.sizes().pipeline;
@@ -247,6 +257,12 @@ absl::Status StepRunner::Evaluate(const HostBatch& host, Routing routing,
     const MicroBatch batch = Upload(host, stream, arena);
     Pass pass = stage->NewPass(stream, arena, batch);
     pass.routing = routing;
+    const int64_t layers = counts->layer_rows.size();
+    const DType stat = StatisticsDType(model_.dtype());
+    if (!counts->expert_rows.empty()) {
+      pass.expert_rows = arena.New(stat, {layers, model_.config().experts});
+      Launch(stream, Fill{.value = 0, .y = pass.expert_rows});
+    }
     std::vector<Completion> transfers;
     if (!stage->has_embedding()) {
       for (const Tensor& tensor : Activations(pass, stage->NeedsCounts())) {
@@ -255,10 +271,11 @@ absl::Status StepRunner::Evaluate(const HostBatch& host, Routing routing,
     }
     FATHOM_RETURN_IF_ERROR(Wait(transfers, stream));
     stage->Forward(pass, batch);
-    std::vector<int32_t> selected(layer_rows->size());
+    std::vector<int32_t> selected(layers);
     stream.CopyToHost(pass.selected, selected.data());
+    std::vector<char> expert_rows(pass.expert_rows.absent() ? 0 : pass.expert_rows.bytes());
+    if (!expert_rows.empty()) stream.CopyToHost(pass.expert_rows, expert_rows.data());
     if (stage->has_head()) {
-      const DType stat = StatisticsDType(model_.dtype());
       const Tensor row_losses = arena.New(stat, {batch.rows()});
       stage->Loss(pass, batch, /*loss_weight=*/0, row_losses);
       std::vector<char> raw(row_losses.bytes());
@@ -273,10 +290,14 @@ absl::Status StepRunner::Evaluate(const HostBatch& host, Routing routing,
       FATHOM_RETURN_IF_ERROR(Wait(transfers, stream));
       FATHOM_RETURN_IF_ERROR(stream.Synchronize());
     }
-    FATHOM_RETURN_IF_ERROR(model_.tensor().status());
+    FATHOM_RETURN_IF_ERROR(model_.status());
     for (int64_t layer = stage->layers().begin; layer < stage->layers().end; ++layer) {
-      (*layer_rows)[layer] += selected[layer];
+      counts->layer_rows[layer] += selected[layer];
     }
+    std::vector<double> of_experts(counts->expert_rows.size());
+    ConvertElements(expert_rows.data(), stat, of_experts.data(), DType::kFloat64,
+                    of_experts.size());
+    for (size_t i = 0; i < of_experts.size(); ++i) counts->expert_rows[i] += of_experts[i];
   }
   return absl::OkStatus();
 }

@@ -42,6 +42,7 @@ class StepRunner {
     int64_t micro_batches = 1;  // of this rank in a step; a multiple of `lanes`
     int lanes = 1;
     double auxiliary_weight = 0;  // of a token in the routing loss
+    double balance_weight = 0;    // of a sequence in the balance loss
   };
 
   // Model and groups outlive the runner. InvalidArgument for a schedule that does not exist.
@@ -56,11 +57,20 @@ class StepRunner {
   absl::Status Train(const std::vector<HostBatch>& micro_batches, double label_weight,
                      const Tensor& totals, const PassHooks& hooks);
 
+  // What evaluation counts, of this rank's layers.
+  struct RowCounts {
+    std::vector<int64_t> layer_rows;  // [layers]: rows that each saw
+    // [layers * E]: rows of each expert, which tensor ranks have parts of; empty without experts.
+    std::vector<double> expert_rows;
+  };
+  // All 0.
+  RowCounts NoRows() const;
+
   // Runs one batch forward without keeping anything. `losses`: of each row, on the ranks of the
-  // pipeline's last part; left empty on the others. `layer_rows`: += the rows that each layer of
-  // this rank saw. Called by all ranks of a data coordinate.
+  // pipeline's last part; left empty on the others. `counts`: +=. Called by all ranks of a data
+  // coordinate, and with experts by all ranks of a stage.
   absl::Status Evaluate(const HostBatch& host, Routing routing, std::vector<double>* losses,
-                        std::vector<int64_t>* layer_rows);
+                        RowCounts* counts);
 
   LanguageModel& model() { return model_; }
   RankGroups& groups() { return groups_; }

@@ -82,14 +82,18 @@ absl::StatusOr<std::unique_ptr<EventWriter>> EventWriter::Create(FileSystem& fil
 }
 
 absl::Status EventWriter::Write(const TrainRecord& record, double now) {
-  return WriteValues(record.step, now,
-                     {{"train/consumed_sequences", static_cast<double>(record.consumed_sequences)},
-                      {"train/loss", record.loss},
-                      {"train/auxiliary_loss", record.auxiliary_loss},
-                      {"train/gradient_norm", record.gradient_norm},
-                      {"train/learning_rate", record.learning_rate},
-                      {"train/tokens_per_second", record.tokens_per_second},
-                      {"train/seconds", record.seconds}});
+  Values values = {{"train/consumed_sequences", static_cast<double>(record.consumed_sequences)},
+                   {"train/loss", record.loss},
+                   {"train/auxiliary_loss", record.auxiliary_loss},
+                   {"train/gradient_norm", record.gradient_norm},
+                   {"train/learning_rate", record.learning_rate},
+                   {"train/tokens_per_second", record.tokens_per_second},
+                   {"train/seconds", record.seconds}};
+  if (record.experts.has_value()) {
+    values.push_back({"train/expert_violation", record.experts->violation});
+    values.push_back({"train/expert_entropy", record.experts->entropy});
+  }
+  return WriteValues(record.step, now, values);
 }
 
 absl::Status EventWriter::Write(const ValidationRecord& record, double now) {

@@ -47,6 +47,20 @@ double RoutedShare(const LayerPlan& plan, int64_t length) {
   return sparse == 0 ? 1 : share / static_cast<double>(sparse);
 }
 
+// Over the layers with experts; `loads` as TrainingModel has them.
+std::optional<TrainRecord::ExpertLoads> WorstLoads(const LayerPlan& plan,
+                                                   const std::vector<double>& loads) {
+  if (loads.empty()) return std::nullopt;
+  TrainRecord::ExpertLoads worst;
+  const size_t layers = plan.layers.size();
+  for (size_t layer = 0; layer < layers; ++layer) {
+    if (!plan.layers[layer].spec.experts) continue;
+    worst.violation = std::max(worst.violation, loads[layer]);
+    worst.entropy = std::min(worst.entropy, loads[layers + layer]);
+  }
+  return worst;
+}
+
 }  // namespace
 
 Trainer::Trainer(const Job& job, const TrainerEnvironment& environment)
@@ -248,10 +262,14 @@ absl::StatusOr<Trainer::StepOutcome> Trainer::ReadOutcome() {
   double totals[kStepTotals], step[kStepScalars];
   stream.CopyToHost(totals_, totals);
   stream.CopyToHost(training_->optimizer().step(), step);
+  const Tensor& loads = training_->expert_loads();
+  std::vector<double> expert_loads(loads.absent() ? 0 : loads.elements());
+  if (!expert_loads.empty()) stream.CopyToHost(loads, expert_loads.data());
   FATHOM_RETURN_IF_ERROR(stream.Synchronize());
   stop_agreed_ = totals[kStopTotal] > 0;
   return StepOutcome{.loss = totals[kLossTotal],
                      .auxiliary_loss = totals[kAuxiliaryLossTotal],
+                     .experts = WorstLoads(job_.model.plan, expert_loads),
                      .gradient_norm = step[kGradientNorm],
                      .applied = step[kApply] != 0};
 }
@@ -266,7 +284,8 @@ absl::Status Trainer::Record(const StepOutcome& outcome, double learning_rate, d
                            .gradient_norm = outcome.gradient_norm,
                            .learning_rate = learning_rate,
                            .tokens_per_second = tokens_per_second,
-                           .seconds = SecondsSinceStart()};
+                           .seconds = SecondsSinceStart(),
+                           .experts = outcome.experts};
   if (groups_.first()) FATHOM_RETURN_IF_ERROR(metrics_->Write(record));
   if (events_ != nullptr) FATHOM_RETURN_IF_ERROR(events_->Write(record, WallTime()));
   FATHOM_RETURN_IF_ERROR(debug_->EndStep(FormatRecord(record)));

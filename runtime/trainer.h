@@ -59,6 +59,7 @@ class Trainer {
   struct StepOutcome {
     double loss = 0;
     double auxiliary_loss = 0;
+    std::optional<TrainRecord::ExpertLoads> experts;
     double gradient_norm = 0;
     bool applied = false;
   };

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 
 #include "core/cpu_device.h"
 #include "core/random.h"
@@ -32,6 +34,25 @@ constexpr char kJob[] = R"(
     validate_every: 5 validation_sequences: 4
   }
 )";
+
+// Every kind of layer with experts, whose biases move fast.
+const std::vector<std::string>& Experts() {
+  static const auto& overrides = *new std::vector<std::string>{
+      "model.experts=6",
+      "model.routed=2",
+      "model.shared=1",
+      "model.expert_ffn=10",
+      "model.expert_bias_rate=0.02",
+      "model.balance_coefficient=0.01",
+      "model.plan=[{moe {}}, {sparse {sparsity: 4 experts: true}}, {sparse {sparsity: 4}}, "
+      "{moe {}}]"};
+  return overrides;
+}
+
+std::vector<std::string> With(std::vector<std::string> overrides, const std::string& more) {
+  overrides.push_back(more);
+  return overrides;
+}
 
 // English-like text, so that there is something to learn.
 std::string Text(size_t bytes) {
@@ -151,6 +172,8 @@ TEST_F(TrainerTest, StoppedAndResumedIsTheSameRunBitForBit) {
       {"adamw", {"optimizer.kind=ADAMW"}},
       {"fp64", {"train.precision=FP64"}},
       {"bf16", {"train.precision=BF16"}},
+      {"moe", Experts()},
+      {"moe_bf16", With(Experts(), "train.precision=BF16")},
       {"bf16_dense_adamw",
        {"train.precision=BF16", "model.plan=[{repeat: 3 dense {}}]", "optimizer.kind=ADAMW"}},
   };
@@ -172,6 +195,34 @@ TEST_F(TrainerTest, TheTimeLimitSavesAndTheRunGoesOnLater) {
   EXPECT_EQ(Read("limited/LATEST"), "step_00000000\n");
   ASSERT_EQ(RunJob(MakeJob("limited"), true), absl::OkStatus());
   ExpectSameRun("whole", "limited");
+}
+
+// Every step says how even the load of experts is, and it follows the biases.
+TEST_F(TrainerTest, RecordsTheLoadOfExperts) {
+  double seen = 0, unevenness = 0;
+  const Hooks hooks = {
+      .stop_after = 0, .before_update = [&](int64_t, const ParameterTable& parameters) {
+        const Parameter* bias = parameters.Find("model.layers.0.mlp.gate.e_score_correction_bias");
+        const float* counts = bias->gradient.data<float>();
+        const double mean = 4 * 32 * 2 / 6.0;
+        EXPECT_EQ(std::accumulate(counts, counts + 6, 0.0), 4 * 32 * 2);
+        seen = *std::max_element(counts, counts + 6) / mean - 1;
+        unevenness = std::max(unevenness, seen);
+      }};
+  std::vector<std::string> overrides = Experts();
+  overrides.push_back("model.plan=[{moe {}}]");
+  ASSERT_EQ(RunJob(MakeJob("run", overrides), false, hooks), absl::OkStatus());
+  EXPECT_GT(unevenness, 0);
+  const std::vector<nlohmann::json> records = Metrics("run");
+  for (const nlohmann::json& record : records) {
+    if (record["kind"] != "train") continue;
+    EXPECT_GE(record["expert_violation"], 0);
+    EXPECT_GT(record["expert_entropy"], 0.5);
+    EXPECT_LE(record["expert_entropy"], 1);
+    if (record["step"] == 10) EXPECT_NEAR(record["expert_violation"], seen, 1e-12);
+  }
+  ASSERT_EQ(RunJob(MakeJob("without"), false), absl::OkStatus());
+  EXPECT_FALSE(Metrics("without")[1].contains("expert_violation"));
 }
 
 // The batch that gradients are accumulated over may be cut in any way.

@@ -4,6 +4,8 @@
 
 #include "core/status.h"
 #include "kernels/elementwise.h"
+#include "kernels/experts.h"
+#include "runtime/model/expert_names.h"
 
 namespace fathom {
 
@@ -12,6 +14,10 @@ MeshSizes MeshOf(const ParallelConfig& parallel) {
           .data = static_cast<int>(parallel.data),
           .context = 1,
           .tensor = static_cast<int>(parallel.tensor)};
+}
+
+ExpertSizes ExpertSizesOf(const ParallelConfig& parallel) {
+  return {.expert = static_cast<int>(parallel.expert), .over_tensor = parallel.expert_tensor};
 }
 
 BatchShare ShareOf(const Job& job, const MeshCoordinates& coordinates) {
@@ -23,6 +29,7 @@ BatchShare ShareOf(const Job& job, const MeshCoordinates& coordinates) {
 
 absl::Status CheckLayoutOf(const Job& job) {
   const MeshSizes sizes = MeshOf(job.parallel);
+  const bool experts = job.model.plan.has_experts();
   if (job.parallel.tensor > job.model.kv_heads) {
     return absl::InvalidArgumentError(
         absl::StrCat("parallel.tensor is ", job.parallel.tensor,
@@ -31,14 +38,19 @@ absl::Status CheckLayoutOf(const Job& job) {
   }
   return CheckLayout(sizes, {.heads = job.model.heads,
                              .kv_heads = job.model.kv_heads,
-                             .ffn = job.model.ffn,
+                             .ffn = job.model.plan.has_dense_ffn() ? job.model.ffn : 0,
+                             .experts = experts ? job.model.experts : 0,
+                             .expert_ffn = job.model.expert_ffn,
+                             .shared_ffn = job.model.shared * job.model.expert_ffn,
                              .layers = static_cast<int64_t>(job.model.plan.layers.size()),
                              .sequence_length = job.train.sequence_length,
                              .sequence_parallel = job.parallel.sequence,
                              .global_batch = job.train.global_batch,
                              .micro_batch = job.train.micro_batch,
                              .lanes = job.parallel.lanes,
-                             .chunks = job.parallel.virtual_stages});
+                             .chunks = job.parallel.virtual_stages,
+                             .expert = job.parallel.expert,
+                             .experts_over_tensor = job.parallel.expert_tensor});
 }
 
 absl::StatusOr<std::unique_ptr<TrainingModel>> TrainingModel::Create(const Job& job,
@@ -50,6 +62,7 @@ absl::StatusOr<std::unique_ptr<TrainingModel>> TrainingModel::Create(const Job& 
                                .length = job.train.sequence_length,
                                .with_gradients = true,
                                .sequence_parallel = job.parallel.sequence,
+                               .experts_over_tensor = job.parallel.expert_tensor,
                                .chunks = static_cast<int>(job.parallel.virtual_stages)};
   options.layout.muon = job.optimizer.muon;
   options.layout.newton_schulz_steps = job.optimizer.newton_schulz_steps;
@@ -61,18 +74,33 @@ absl::StatusOr<std::unique_ptr<TrainingModel>> TrainingModel::Create(const Job& 
   FATHOM_ASSIGN_OR_RETURN(
       training->reducer_,
       GradientReducer::Create({.to_owners = shard, .bfloat16 = job.parallel.gradients_in_bfloat16},
-                              parameters.layout(), parameters.gradients(), groups.data(), device));
+                              parameters.layout(), parameters.gradients(), groups, device));
   FATHOM_ASSIGN_OR_RETURN(training->optimizer_,
                           Optimizer::Create(job.optimizer, {.shard_state = shard}, parameters,
                                             groups, device, training->stream()));
-  const double tokens = static_cast<double>(job.train.global_batch * job.train.sequence_length);
+  const double sequences = static_cast<double>(job.train.global_batch);
+  const double tokens = sequences * static_cast<double>(job.train.sequence_length);
   FATHOM_ASSIGN_OR_RETURN(
       training->runner_,
       StepRunner::Create({.schedule = job.parallel.schedule,
                           .micro_batches = ShareOf(job, groups.coordinates()).micro_batches(),
                           .lanes = static_cast<int>(job.parallel.lanes),
-                          .auxiliary_weight = job.model.routing_coefficient / tokens},
+                          .auxiliary_weight = job.model.routing_coefficient / tokens,
+                          .balance_weight = job.model.balance_coefficient / sequences},
                          *training->model_, groups));
+  if (job.model.plan.has_experts()) {
+    const Shape shape{2, static_cast<int64_t>(job.model.plan.layers.size())};
+    FATHOM_ASSIGN_OR_RETURN(training->expert_loads_buffer_,
+                            Buffer::Allocate(device, shape.elements() * sizeof(double)));
+    training->expert_loads_ = training->expert_loads_buffer_.View(0, DType::kFloat64, shape);
+    for (const std::unique_ptr<Stage>& stage : training->model_->stages()) {
+      for (int64_t layer = stage->layers().begin; layer < stage->layers().end; ++layer) {
+        if (!job.model.plan.layers[layer].spec.experts) continue;
+        const Parameter* bias = parameters.Find(ExpertBiasName(layer));
+        training->expert_counts_.push_back({layer, bias->gradient});
+      }
+    }
+  }
   return training;
 }
 
@@ -86,7 +114,20 @@ absl::Status TrainingModel::ComputeGradients(const std::vector<HostBatch>& micro
   };
   FATHOM_RETURN_IF_ERROR(runner_->Train(micro_batches, label_weight, totals, hooks));
   FATHOM_RETURN_IF_ERROR(SumOverTensorRanks());
-  return reducer_->Finish(stream());
+  FATHOM_RETURN_IF_ERROR(reducer_->Finish(stream()));
+  return expert_loads_.absent() ? absl::OkStatus() : ShareExpertLoads();
+}
+
+absl::Status TrainingModel::ShareExpertLoads() {
+  Launch(stream(), Fill{.value = 0, .y = expert_loads_});
+  const int64_t layers = expert_loads_.dim(1);
+  const Tensor flat = expert_loads_.Reshape({2 * layers});
+  for (const auto& [layer, counts] : expert_counts_) {
+    Launch(stream(), ExpertLoad{.counts = counts,
+                                .violation = flat.Rows(layer, layer + 1),
+                                .entropy = flat.Rows(layers + layer, layers + layer + 1)});
+  }
+  return groups_.pipeline().AllReduce(expert_loads_, ReduceOp::kSum, stream()).Wait(stream());
 }
 
 absl::Status TrainingModel::SumOverTensorRanks() {
@@ -99,7 +140,7 @@ absl::Status TrainingModel::SumOverTensorRanks() {
     }
   }
   for (const ParameterBucket& bucket : parameters().layout().buckets) {
-    if (bucket.role != UnitRole::kVectors) continue;
+    if (bucket.role != UnitRole::kVectors && bucket.role != UnitRole::kCounts) continue;
     const Tensor vectors =
         parameters().gradients().Rows(bucket.elements.begin, bucket.elements.end);
     FATHOM_RETURN_IF_ERROR(

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,6 +18,8 @@ namespace fathom {
 
 // The ranks along each axis of a job's layout.
 MeshSizes MeshOf(const ParallelConfig& parallel);
+// How the job's experts lie on them.
+ExpertSizes ExpertSizesOf(const ParallelConfig& parallel);
 // Which sequences of a step the rank at `coordinates` trains on.
 BatchShare ShareOf(const Job& job, const MeshCoordinates& coordinates);
 // InvalidArgument, with all factors, for a layout that the job's model and batch cannot be cut to.
@@ -26,7 +29,7 @@ absl::Status CheckLayoutOf(const Job& job);
 // the ranks, its share of the optimizer. It is the same code on every device, the dry one included.
 class TrainingModel {
  public:
-  // `groups` has the job's mesh; it and `device` outlive the object.
+  // `groups` has the job's mesh and experts; it and `device` outlive the object.
   static absl::StatusOr<std::unique_ptr<TrainingModel>> Create(const Job& job, RankGroups& groups,
                                                                Device& device);
 
@@ -34,6 +37,10 @@ class TrainingModel {
   // Arguments as in StepRunner::Train.
   absl::Status ComputeGradients(const std::vector<HostBatch>& micro_batches, double label_weight,
                                 const Tensor& totals, PassHooks hooks);
+  // Of the layers with experts in the last step, after ComputeGradients: [2, layers] float64, the
+  // violation and the entropy of kernels/experts.h' ExpertLoad; 0 for other layers. Absent for a
+  // model without experts.
+  const Tensor& expert_loads() const { return expert_loads_; }
   // Updates the parameters; `totals` as in Optimizer::Step.
   absl::Status Update(double learning_rate, const Tensor& totals);
 
@@ -50,12 +57,18 @@ class TrainingModel {
 
   // Gradients that tensor ranks have in common, or each a part of.
   absl::Status SumOverTensorRanks();
+  // Sets expert_loads_ from the counts of all stages.
+  absl::Status ShareExpertLoads();
 
   RankGroups& groups_;
   std::unique_ptr<LanguageModel> model_;
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<StepRunner> runner_;
+  // Of this rank's layers with experts: the layer, and the rows of each expert [E] stat.
+  std::vector<std::pair<int64_t, Tensor>> expert_counts_;
+  Buffer expert_loads_buffer_;
+  Tensor expert_loads_;
 };
 
 }  // namespace fathom

@@ -6,7 +6,7 @@
 
 namespace fathom {
 
-// One layer of the model. Kinds: DenseBlock, SparseBlock.
+// One layer of the model. Kinds: DenseBlock, SparseBlock, each with any FeedForward.
 class Block {
  public:
   virtual ~Block() = default;

@@ -9,7 +9,7 @@ struct DenseSaved final : Saved {
   Tensor x;  // [held, d] the layer's input
   Tensor h;  // [held, d] x + a
   AttentionPart::Saved attention;
-  FfnPart::Saved ffn;
+  std::unique_ptr<Saved> ffn;
 };
 
 // Ranks that hold different rows each have a part of the sum.
@@ -19,9 +19,9 @@ GradientOverRanks NormGradient(const TensorGroup& tensor) {
 
 }  // namespace
 
-DenseBlock::DenseBlock(const LayerSetup& setup, const std::string& prefix)
+DenseBlock::DenseBlock(const LayerSetup& setup, int64_t layer, const std::string& prefix)
     : attention_(setup, prefix, NormGradient(setup.tensor)),
-      ffn_(setup, prefix, NormGradient(setup.tensor)) {}
+      ffn_(MakeFeedForward(setup, layer, prefix, NormGradient(setup.tensor))) {}
 
 std::unique_ptr<Saved> DenseBlock::Forward(Pass& pass) const {
   const Tensor x = pass.residual;
@@ -36,8 +36,8 @@ std::unique_ptr<Saved> DenseBlock::Forward(Pass& pass) const {
   // The attention's output, then the FFN's: only their sum is kept.
   const Tensor branch = pass.arena.New(dtype, x.shape());
   attention_.Forward(pass, pass.all, RmsNorm{.x = x}, branch, &saved->attention);
-  ffn_.Forward(pass, pass.all, RmsNorm{.x = x, .addend = branch, .sum = saved->h}, branch,
-               &saved->ffn);
+  saved->ffn =
+      ffn_->Forward(pass, pass.all, RmsNorm{.x = x, .addend = branch, .sum = saved->h}, branch);
   Launch(pass.stream, GatedResidual{.gate = Gate::kNone, .x = saved->h, .f = branch, .y = y});
   pass.residual = y;
   if (pass.training) return saved;
@@ -50,8 +50,8 @@ void DenseBlock::Backward(Pass& pass, const Saved& saved_base) const {
   ArenaScope scope(pass.arena);
   const Tensor d_y = pass.d_residual;
   const Tensor d_h = pass.arena.New(d_y.dtype(), d_y.shape());
-  ffn_.Backward(pass, pass.all, saved.ffn, d_y,
-                RmsNormBackward{.x = saved.h, .base = d_y, .dx = d_h});
+  ffn_->Backward(pass, pass.all, *saved.ffn, d_y,
+                 RmsNormBackward{.x = saved.h, .base = d_y, .dx = d_h});
   attention_.Backward(pass, pass.all, saved.attention, d_h,
                       RmsNormBackward{.x = saved.x, .base = d_h, .dx = d_y});
   pass.residual = saved.x;

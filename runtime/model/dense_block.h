@@ -4,7 +4,7 @@
 
 #include "runtime/model/attention_part.h"
 #include "runtime/model/block.h"
-#include "runtime/model/ffn_part.h"
+#include "runtime/model/feed_forward.h"
 
 namespace fathom {
 
@@ -12,14 +12,15 @@ namespace fathom {
 // parallelism x, h and y are this rank's rows.
 class DenseBlock final : public Block {
  public:
-  DenseBlock(const LayerSetup& setup, const std::string& prefix);
+  // `layer`: the layer's place in the plan, which also says what FFN it has.
+  DenseBlock(const LayerSetup& setup, int64_t layer, const std::string& prefix);
 
   std::unique_ptr<Saved> Forward(Pass& pass) const override;
   void Backward(Pass& pass, const Saved& saved) const override;
 
  private:
   AttentionPart attention_;
-  FfnPart ffn_;
+  std::unique_ptr<FeedForward> ffn_;
 };
 
 }  // namespace fathom

@@ -1,77 +1,64 @@
 #include "runtime/model/ffn_part.h"
 
-#include "kernels/matmul.h"
-#include "kernels/swiglu.h"
 #include "runtime/model/tensor_parallel_linear.h"
 
 namespace fathom {
+namespace {
+
+struct FfnSaved final : Saved {
+  Tensor y;        // [m, d] T
+  Tensor rstd;     // [m] stat
+  Tensor gate_up;  // [m, 2F/T] T
+};
+
+}  // namespace
 
 FfnPart::FfnPart(const LayerSetup& setup, const std::string& prefix,
                  GradientOverRanks norm_gradient)
-    : tensor_(setup.tensor), ffn_(setup.config.ffn / setup.tensor.size()), eps_(setup.config.eps) {
-  ParameterTable& table = setup.table;
-  const int64_t d = setup.config.d;
-  const int64_t all_ffn = setup.config.ffn;
-  const std::string mlp = prefix + "mlp.";
-  norm_ = table.Add({.name = prefix + "post_attention_layernorm.weight",
-                     .shape = {d},
-                     .role = ParameterRole::kNorm,
-                     .gradient = norm_gradient});
-  gate_up_ = table.AddFused({RowMatrix(setup, mlp + "gate_proj.weight", {all_ffn, d}),
-                             RowMatrix(setup, mlp + "up_proj.weight", {all_ffn, d})});
-  down_ = table.Add(ColumnMatrix(setup, mlp + "down_proj.weight", {d, all_ffn}));
-}
+    : tensor_(setup.tensor),
+      eps_(setup.config.eps),
+      norm_(setup.table.Add({.name = prefix + "post_attention_layernorm.weight",
+                             .shape = {setup.config.d},
+                             .role = ParameterRole::kNorm,
+                             .gradient = norm_gradient})),
+      ffn_(setup, prefix + "mlp.", setup.config.ffn) {}
 
-void FfnPart::Forward(Pass& pass, const Rows& rows, RmsNorm norm, const Tensor& f,
-                      Saved* saved) const {
+std::unique_ptr<Saved> FfnPart::Forward(Pass& pass, const Rows& rows, RmsNorm norm,
+                                        const Tensor& f) const {
   Arena& arena = pass.arena;
   const DType dtype = f.dtype();
   const int64_t m = rows.capacity;
 
-  Saved s;
-  s.y = arena.New(dtype, {m, f.dim(1)});
-  s.rstd = arena.New(StatisticsDType(dtype), {f.dim(0)});
-  s.gate_up = arena.New(dtype, {m, 2 * ffn_});
+  auto saved = std::make_unique<FfnSaved>();
+  saved->y = arena.New(dtype, {m, f.dim(1)});
+  saved->rstd = arena.New(StatisticsDType(dtype), {f.dim(0)});
+  saved->gate_up = arena.New(dtype, {m, ffn_.gate_up_width()});
   norm.weight = norm_->weight;
   norm.eps = eps_;
-  norm.rstd = s.rstd;
+  norm.rstd = saved->rstd;
   norm.count = rows.count;
-  NormToAllRows(pass, rows, tensor_, norm, s.y);
-  LinearForward(pass.stream, s.y, gate_up_->weight, s.gate_up, rows.count);
-  {
-    ArenaScope scope(arena);
-    const Tensor activation = arena.New(dtype, {m, ffn_});
-    Launch(pass.stream, SwiGlu{.gate_up = s.gate_up, .y = activation, .count = rows.count});
-    LinearToSum(pass, rows, tensor_, activation, down_->weight, f);
-  }
-  *saved = s;
+  NormToAllRows(pass, rows, tensor_, norm, saved->y);
+  ffn_.Up(pass, saved->y, rows.count, saved->gate_up);
+  ArenaScope scope(arena);
+  const Tensor part = NewPart(pass, rows, f);
+  ffn_.Down(pass, saved->gate_up, rows.count, part);
+  SumParts(pass, rows, tensor_, part, f);
+  return saved;
 }
 
-void FfnPart::Backward(Pass& pass, const Rows& rows, const Saved& saved, const Tensor& d_output,
-                       RmsNormBackward norm) const {
+void FfnPart::Backward(Pass& pass, const Rows& rows, const Saved& saved_base,
+                       const Tensor& d_output, RmsNormBackward norm) const {
+  const auto& saved = static_cast<const FfnSaved&>(saved_base);
   ArenaScope scope(pass.arena);
-  Stream& stream = pass.stream;
   const Tensor d_f = GradientOfAllRows(pass, rows, tensor_, d_output);
-  const DType dtype = d_f.dtype();
-  const int64_t m = rows.capacity;
-
-  const Tensor d_activation = pass.arena.New(dtype, {m, ffn_});
-  LinearBackwardInput(stream, d_f, down_->weight, d_activation, rows.count);
-  const Tensor activation = pass.arena.New(dtype, {m, ffn_});
-  const Tensor d_gate_up = pass.arena.New(dtype, {m, 2 * ffn_});
-  Launch(stream, SwiGluBackward{.gate_up = saved.gate_up,
-                                .dy = d_activation,
-                                .d_gate_up = d_gate_up,
-                                .y = activation,
-                                .count = rows.count});
-  LinearBackwardWeight(stream, d_f, activation, down_->gradient, rows.count);
-  LinearBackwardWeight(stream, d_gate_up, saved.y, gate_up_->gradient, rows.count);
+  const Tensor d_gate_up = ffn_.DownBackward(pass, d_f, saved.gate_up, rows.count);
+  ffn_.UpBackward(pass, d_gate_up, saved.y, rows.count);
   norm.weight = norm_->weight;
   norm.rstd = saved.rstd;
-  norm.dy = LinearInputGradient(pass, rows, tensor_, d_gate_up, gate_up_->weight);
+  norm.dy = LinearInputGradient(pass, rows, tensor_, d_gate_up, ffn_.up_weight());
   norm.dweight = norm_->gradient;
   norm.count = rows.count;
-  Launch(stream, norm);
+  Launch(pass.stream, norm);
 }
 
 }  // namespace fathom

@@ -16,6 +16,7 @@ namespace {
 std::vector<double> InitialValues(const ParameterSpec& spec, uint64_t seed, WorkerPool& workers) {
   const int64_t elements = spec.local_shape().elements();
   std::vector<double> values(elements);
+  if (spec.role == ParameterRole::kExpertBias) return values;
   const bool constant = spec.role == ParameterRole::kNorm || spec.role == ParameterRole::kScale;
   const uint64_t name_hash = HashName(spec.name);
   const int64_t threads = workers.threads();
@@ -30,6 +31,12 @@ std::vector<double> InitialValues(const ParameterSpec& spec, uint64_t seed, Work
     VisitRuns(spec.shape, spec.part, share, fill);
   });
   return values;
+}
+
+UnitRole RoleOf(const Parameter& parameter) {
+  if (parameter.spec.role == ParameterRole::kMatrix) return UnitRole::kMatrices;
+  if (parameter.spec.role == ParameterRole::kExpertBias) return UnitRole::kCounts;
+  return parameter.decayed() ? UnitRole::kTable : UnitRole::kVectors;
 }
 
 template <class To, class From>
@@ -59,13 +66,11 @@ ParameterLayout ParameterTable::MakeLayout(const ParameterLayoutOptions& options
   for (size_t i = 0; i < parameters_.size();) {
     const bool fused = group < groups_.size() && groups_[group].first == i;
     const size_t end = fused ? i + groups_[group++].count : i + 1;
-    LayoutUnit unit{.role = UnitRole::kVectors, .first_parameter = i, .matrices = {}};
     const Parameter& first = parameters_[i];
-    if (first.spec.role == ParameterRole::kMatrix) {
-      unit.role = UnitRole::kMatrices;
-    } else if (first.decayed()) {
-      unit.role = UnitRole::kTable;
-    }
+    LayoutUnit unit{.role = RoleOf(first),
+                    .of_expert = first.spec.of_expert,
+                    .first_parameter = i,
+                    .matrices = {}};
     for (; i < end; ++i) {
       const ParameterSpec& spec = parameters_[i].spec;
       unit.elements.push_back(spec.local_shape().elements());

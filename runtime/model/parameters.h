@@ -20,6 +20,9 @@ enum class ParameterRole {
   kNorm,       // AdamW, not decayed, starts at 1
   kRouter,     // AdamW, not decayed
   kScale,      // AdamW, not decayed, starts at 1
+  // Of the selection of experts: moved by a rule of its own, not decayed, starts at 0. In place of
+  // a gradient stands how often each expert was selected, which is no part of the gradient's norm.
+  kExpertBias,
 };
 
 // The standard deviation of initial matrices, embedding, head and routers. Matrices that write to
@@ -40,6 +43,8 @@ struct ParameterSpec {
   double deviation = 0;  // initial values are N(0, deviation), or 1 for norms and scales
   TensorPart part = {};  // what this rank holds
   GradientOverRanks gradient = GradientOverRanks::kSame;
+  bool of_expert = false;  // of a routed expert, whose copies are on RankGroups::expert_replicas
+  double bias_rate = 0;    // kExpertBias: how far one step moves it
 
   Shape local_shape() const { return part.ShapeOf(shape); }
 };

@@ -41,6 +41,16 @@ struct LayerSelection {
   Tensor adjusted_logits;  // [n] stat
 };
 
+// Which experts the rows of a layer went to.
+struct LayerExperts {
+  int64_t layer;
+  int64_t layer_rows;  // m, of the micro-batch
+  ElementRange rows;   // of them, which this rank has seen
+  Tensor experts;      // [rows, routed] int32, ascending
+  Tensor scores;       // [rows, E] stat
+  Tensor bias;         // [E] stat
+};
+
 // A selection that is given instead of made, one tensor of ascending rows [B * k] int32 for each
 // layer (absent for layers that see all tokens).
 using ReplayedSelection = std::vector<Tensor>;
@@ -58,6 +68,11 @@ struct Pass {
   bool training = false;        // keep what backward needs
   double auxiliary_weight = 0;  // of a token in the routing loss: coefficient / global tokens
   ReplayedSelection replay;     // empty: the model selects
+  // Of a sequence in the balance loss of experts: coefficient / sequences of the global batch.
+  double balance_weight = 0;
+  // The experts that are given instead of selected, [m, routed] int32 for each layer (absent for
+  // layers without experts); empty: the model selects.
+  ReplayedSelection expert_replay;
 
   Rows all;  // every row of the micro-batch
   // The rows whose residual this rank holds: all of them, or its part under sequence parallelism.
@@ -67,13 +82,18 @@ struct Pass {
   Tensor counts;  // [n] stat: how often a token was selected since the last full layer
   Tensor
       selected;  // [layers] int32: rows that layer I saw, for reports; sparse layers write theirs
-  Tensor auxiliary_loss;  // [1] float64, +=
+  Tensor auxiliary_loss;  // [1] float64, +=: what all tensor ranks have
+  Tensor auxiliary_part;  // [1] float64, +=: this rank's part of a sum over the tensor ranks
+  // [layers, E] stat, += in evaluation: the rows of each expert, of a layer on all tensor ranks
+  // together; absent: not wanted.
+  Tensor expert_rows;
 
   Tensor residual;    // [held, d] T: forward leaves the layer's output here, backward its input
   Tensor d_residual;  // [held, d] T: the gradient of `residual`
 
   // What each sparse layer selected, in order of execution; for dumps and tests.
   std::vector<LayerSelection> selections;
+  std::vector<LayerExperts> experts;          // likewise, of each layer with experts
   std::vector<std::unique_ptr<Saved>> saved;  // of the layers, in order of execution
 
   int64_t rows() const { return sequences * length; }

@@ -28,7 +28,7 @@ struct SparseBlock::SparseSaved final : Saved {
   Tensor f;           // [m, d]
   Tensor selected_z;  // [m] stat, z of the selected rows; sequence parallelism only
   AttentionPart::Saved attention;
-  FfnPart::Saved ffn;
+  std::unique_ptr<Saved> ffn;
 };
 
 SparseBlock::SparseBlock(const LayerSetup& setup, int64_t layer, const std::string& prefix)
@@ -46,7 +46,7 @@ SparseBlock::SparseBlock(const LayerSetup& setup, int64_t layer, const std::stri
                                .gradient = setup.tensor.sequence() ? GradientOverRanks::kPartial
                                                                    : GradientOverRanks::kSame})),
       attention_(setup, prefix, GradientOverRanks::kSame),
-      ffn_(setup, prefix, GradientOverRanks::kSame) {
+      ffn_(MakeFeedForward(setup, layer, prefix, GradientOverRanks::kSame)) {
   if (gate_ == Gate::kXMod) {
     scale_ = setup.table.Add(
         {.name = prefix + "depth_scale", .shape = {}, .role = ParameterRole::kScale});
@@ -150,7 +150,7 @@ std::unique_ptr<Saved> SparseBlock::Forward(Pass& pass) const {
     norm = {.x = saved->x};
   }
   attention_.Forward(pass, rows, norm, saved->a, &saved->attention);
-  ffn_.Forward(pass, rows, RmsNorm{.x = saved->x, .addend = saved->a}, saved->f, &saved->ffn);
+  saved->ffn = ffn_->Forward(pass, rows, RmsNorm{.x = saved->x, .addend = saved->a}, saved->f);
   GatedResidual update{.gate = gate_,
                        .x = saved->x,
                        .a = saved->a,
@@ -218,13 +218,13 @@ void SparseBlock::Backward(Pass& pass, const Saved& saved_base) const {
   // branch a + f is scaled as a whole, so a starts from d_f; otherwise a and x share one gradient.
   const bool shared = gate_ != Gate::kXMod;
   const Tensor d_a = shared ? d_x : d_f;
-  ffn_.Backward(pass, rows, saved.ffn, d_f,
-                RmsNormBackward{.x = saved.x,
-                                .addend = saved.a,
-                                .base = d_a,
-                                .dx = d_a,
-                                .base2 = shared ? Tensor() : d_x,
-                                .dx2 = shared ? Tensor() : d_x});
+  ffn_->Backward(pass, rows, *saved.ffn, d_f,
+                 RmsNormBackward{.x = saved.x,
+                                 .addend = saved.a,
+                                 .base = d_a,
+                                 .dx = d_a,
+                                 .base2 = shared ? Tensor() : d_x,
+                                 .dx2 = shared ? Tensor() : d_x});
   RmsNormBackward norm{.x = saved.x, .base = d_x, .dx = pass.d_residual, .dx_index = rows.index};
   if (sequence) {
     norm.dx = d_x;

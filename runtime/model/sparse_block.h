@@ -4,7 +4,7 @@
 
 #include "runtime/model/attention_part.h"
 #include "runtime/model/block.h"
-#include "runtime/model/ffn_part.h"
+#include "runtime/model/feed_forward.h"
 
 namespace fathom {
 
@@ -49,7 +49,7 @@ class SparseBlock final : public Block {
   const Parameter* router_;
   const Parameter* scale_ = nullptr;  // Gate::kXMod only
   AttentionPart attention_;
-  FfnPart ffn_;
+  std::unique_ptr<FeedForward> ffn_;
 };
 
 }  // namespace fathom

@@ -24,7 +24,7 @@ std::unique_ptr<Block> MakeBlock(const LayerSetup& setup, int64_t layer) {
   const std::string prefix = absl::StrCat("model.layers.", layer, ".");
   switch (setup.config.plan.layers[layer].spec.kind) {
     case LayerKind::kDense:
-      return std::make_unique<DenseBlock>(setup, prefix);
+      return std::make_unique<DenseBlock>(setup, layer, prefix);
     case LayerKind::kSparse:
       return std::make_unique<SparseBlock>(setup, layer, prefix);
   }
@@ -34,7 +34,7 @@ std::unique_ptr<Block> MakeBlock(const LayerSetup& setup, int64_t layer) {
 }  // namespace
 
 Stage::Stage(const ModelConfig& config, const LayerRange& layers, TensorGroup& tensor,
-             ParameterTable& table)
+             ExpertGroup& experts, ParameterTable& table)
     : config_(config),
       layers_(layers),
       tensor_(tensor),
@@ -42,6 +42,7 @@ Stage::Stage(const ModelConfig& config, const LayerRange& layers, TensorGroup& t
       first_parameter_(table.all().size()) {
   const LayerSetup setup{.config = config_,
                          .tensor = tensor,
+                         .experts = experts,
                          .table = table,
                          .output_deviation = OutputDeviation(config.plan)};
   if (layers.begin == 0) {
@@ -83,6 +84,7 @@ Pass Stage::NewPass(Stream& stream, Arena& arena, const MicroBatch& batch) const
   pass.counts = arena.New(StatisticsDType(dtype_), {n});
   pass.selected = arena.New(DType::kInt32, {layers});
   pass.auxiliary_loss = arena.New(DType::kFloat64, {1});
+  pass.auxiliary_part = arena.New(DType::kFloat64, {1});
   pass.held = tensor_.sequence() ? tensor_.PartOf(n) : ElementRange{0, n};
   pass.residual = arena.New(dtype_, {pass.held.size(), config_.d});
   pass.all.capacity = n;
@@ -93,6 +95,7 @@ Pass Stage::NewPass(Stream& stream, Arena& arena, const MicroBatch& batch) const
   Launch(stream, Fill{.value = 0, .y = pass.counts});
   Launch(stream, Fill{.value = static_cast<double>(n), .y = pass.selected});
   Launch(stream, Fill{.value = 0, .y = pass.auxiliary_loss});
+  Launch(stream, Fill{.value = 0, .y = pass.auxiliary_part});
   return pass;
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/buffer.h"
 #include "core/job.h"
+#include "parallel/expert/expert_group.h"
 #include "parallel/pipeline/partition.h"
 #include "parallel/tensor/tensor_group.h"
 #include "runtime/model/block.h"
@@ -20,16 +21,16 @@ namespace fathom {
 // first part has the embedding, the last one the head.
 class Stage {
  public:
-  // Adds the parameters to `table`, in the order of layers. `tensor` and `table` outlive the stage.
+  // Adds the parameters to `table`, in the order of layers. Groups and `table` outlive the stage.
   Stage(const ModelConfig& config, const LayerRange& layers, TensorGroup& tensor,
-        ParameterTable& table);
+        ExpertGroup& experts, ParameterTable& table);
 
   // Rotary tables for sequences of `length` tokens, in StatisticsDType(dtype). Once, before any
   // pass.
   absl::Status Prepare(Device& device, Stream& stream, DType dtype, int64_t length);
 
   // A pass over a micro-batch, its tensors in `arena`. The caller sets routing, training,
-  // auxiliary_weight and replay.
+  // the weights of auxiliary losses, replays and expert_rows.
   Pass NewPass(Stream& stream, Arena& arena, const MicroBatch& batch) const;
 
   // Embedding and layers. Where there is no embedding, pass.residual and, if NeedsCounts, counts

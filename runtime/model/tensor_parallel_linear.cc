@@ -19,6 +19,12 @@ ParameterSpec SplitMatrix(const LayerSetup& setup, const std::string& name, Shap
   return spec;
 }
 
+ParameterSpec OfExpert(const LayerSetup& setup, ParameterSpec spec) {
+  spec.of_expert = true;
+  if (!setup.experts.over_tensor()) spec.part = {};
+  return spec;
+}
+
 }  // namespace
 
 ParameterSpec RowMatrix(const LayerSetup& setup, const std::string& name, Shape shape) {
@@ -27,6 +33,14 @@ ParameterSpec RowMatrix(const LayerSetup& setup, const std::string& name, Shape 
 
 ParameterSpec ColumnMatrix(const LayerSetup& setup, const std::string& name, Shape shape) {
   return SplitMatrix(setup, name, shape, 1, setup.output_deviation);
+}
+
+ParameterSpec ExpertRowMatrix(const LayerSetup& setup, const std::string& name, Shape shape) {
+  return OfExpert(setup, RowMatrix(setup, name, shape));
+}
+
+ParameterSpec ExpertColumnMatrix(const LayerSetup& setup, const std::string& name, Shape shape) {
+  return OfExpert(setup, ColumnMatrix(setup, name, shape));
 }
 
 void NormToAllRows(Pass& pass, const Rows& rows, TensorGroup& tensor, RmsNorm norm,
@@ -44,15 +58,24 @@ void NormToAllRows(Pass& pass, const Rows& rows, TensorGroup& tensor, RmsNorm no
 
 void LinearToSum(Pass& pass, const Rows& rows, TensorGroup& tensor, const Tensor& x,
                  const Tensor& w, const Tensor& output) {
-  if (!rows.split) {
-    LinearForward(pass.stream, x, w, output, rows.count);
-    tensor.AllReduce(output, pass.stream);
-    return;
-  }
   ArenaScope scope(pass.arena);
-  const Tensor part = pass.arena.New(output.dtype(), {rows.capacity, output.dim(1)});
+  const Tensor part = NewPart(pass, rows, output);
   LinearForward(pass.stream, x, w, part, rows.count);
-  tensor.ReduceScatterRows(part, output, pass.stream);
+  SumParts(pass, rows, tensor, part, output);
+}
+
+Tensor NewPart(Pass& pass, const Rows& rows, const Tensor& output) {
+  if (!rows.split) return output;
+  return pass.arena.New(output.dtype(), {rows.capacity, output.dim(1)});
+}
+
+void SumParts(Pass& pass, const Rows& rows, TensorGroup& tensor, const Tensor& part,
+              const Tensor& output) {
+  if (rows.split) {
+    tensor.ReduceScatterRows(part, output, pass.stream);
+  } else {
+    tensor.AllReduce(part, pass.stream);
+  }
 }
 
 Tensor GradientOfAllRows(Pass& pass, const Rows& rows, TensorGroup& tensor,
@@ -65,16 +88,12 @@ Tensor GradientOfAllRows(Pass& pass, const Rows& rows, TensorGroup& tensor,
 
 Tensor LinearInputGradient(Pass& pass, const Rows& rows, TensorGroup& tensor, const Tensor& dy,
                            const Tensor& w) {
-  const int64_t d = w.dim(1);
-  const Tensor held = rows.split ? pass.arena.New(dy.dtype(), {pass.held.size(), d}) : Tensor();
-  const Tensor part = pass.arena.New(dy.dtype(), {rows.capacity, d});
+  const int64_t m = rows.split ? pass.held.size() : rows.capacity;
+  const Tensor sum = pass.arena.New(dy.dtype(), {m, w.dim(1)});
+  const Tensor part = NewPart(pass, rows, sum);
   LinearBackwardInput(pass.stream, dy, w, part, rows.count);
-  if (!rows.split) {
-    tensor.AllReduce(part, pass.stream);
-    return part;
-  }
-  tensor.ReduceScatterRows(part, held, pass.stream);
-  return held;
+  SumParts(pass, rows, tensor, part, sum);
+  return sum;
 }
 
 }  // namespace fathom

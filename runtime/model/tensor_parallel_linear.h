@@ -15,6 +15,9 @@ namespace fathom {
 // columns. `shape` is the whole matrix's, [out, in].
 ParameterSpec RowMatrix(const LayerSetup& setup, const std::string& name, Shape shape);
 ParameterSpec ColumnMatrix(const LayerSetup& setup, const std::string& name, Shape shape);
+// The same of a routed expert, which the ranks share only with ExpertGroup::over_tensor.
+ParameterSpec ExpertRowMatrix(const LayerSetup& setup, const std::string& name, Shape shape);
+ParameterSpec ExpertColumnMatrix(const LayerSetup& setup, const std::string& name, Shape shape);
 
 // y [m, d] = norm, whose output field is filled here, gathered from the ranks where rows are split.
 void NormToAllRows(Pass& pass, const Rows& rows, TensorGroup& tensor, RmsNorm norm,
@@ -23,6 +26,13 @@ void NormToAllRows(Pass& pass, const Rows& rows, TensorGroup& tensor, RmsNorm no
 // [m, d], or this rank's rows of it.
 void LinearToSum(Pass& pass, const Rows& rows, TensorGroup& tensor, const Tensor& x,
                  const Tensor& w, const Tensor& output);
+
+// output = the sum over the ranks of `part` [m, d]; with split rows this rank's rows of it, else
+// output is `part` itself.
+void SumParts(Pass& pass, const Rows& rows, TensorGroup& tensor, const Tensor& part,
+              const Tensor& output);
+// Where a part of `output`, which SumParts completes, is to be written: in the arena or `output`.
+Tensor NewPart(Pass& pass, const Rows& rows, const Tensor& output);
 
 // LinearToSum's gradient on all m rows, in the arena where it has to be gathered.
 Tensor GradientOfAllRows(Pass& pass, const Rows& rows, TensorGroup& tensor, const Tensor& d_output);

@@ -21,7 +21,8 @@ class TestModel {
       : device_(threads),
         stream_(device_.NewStream()),
         arena_(device_, int64_t{4} << 20),
-        stage_(config, {0, static_cast<int64_t>(config.plan.layers.size())}, tensor_, table_) {
+        stage_(config, {0, static_cast<int64_t>(config.plan.layers.size())}, tensor_, experts_,
+               table_) {
     FATHOM_CHECK(table_.Allocate(device_, dtype, /*with_gradients=*/true).ok());
     FATHOM_CHECK(stage_.Prepare(device_, *stream_, dtype, length).ok());
     Randomize(1);
@@ -32,10 +33,12 @@ class TestModel {
     for (const Parameter& parameter : table_.all()) {
       const bool around_one = parameter.spec.role == ParameterRole::kNorm ||
                               parameter.spec.role == ParameterRole::kScale;
+      // Below the differences of scores, so that rows differ in the experts that they choose.
+      const double deviation = parameter.spec.role == ParameterRole::kExpertBias ? 0.02 : 0.3;
       std::vector<double> values(parameter.weight.elements());
       for (size_t i = 0; i < values.size(); ++i) {
         const double normal = NormalAt(seed, HashName(parameter.spec.name), i);
-        values[i] = around_one ? 1 + 0.2 * normal : 0.3 * normal;
+        values[i] = around_one ? 1 + 0.2 * normal : deviation * normal;
       }
       SetWeight(parameter.spec.name, values);
     }
@@ -57,7 +60,10 @@ class TestModel {
     bool training = true;
     // Mean over all tokens of the batch, as for one micro-batch per step.
     double routing_coefficient = 0;
-    std::vector<std::vector<int32_t>> replay;  // one for each layer; empty: routed by the model
+    double balance_coefficient = 0;  // mean over the sequences
+    // One for each layer, of tokens and of experts; empty: chosen by the model.
+    std::vector<std::vector<int32_t>> replay;
+    std::vector<std::vector<int32_t>> expert_replay;
     bool logits = false;
   };
   struct Result {
@@ -68,7 +74,9 @@ class TestModel {
     std::vector<double> logits;                    // [n, V], when asked for
     std::vector<double> d_embedded;                // gradient of the embedded tokens, in training
     std::vector<std::vector<int32_t>> selections;  // of the sparse layers
-    std::vector<int32_t> selected;                 // rows that each layer saw
+    // In training, of each layer: [rows, routed]; empty for layers without experts.
+    std::vector<std::vector<int32_t>> experts;
+    std::vector<int32_t> selected;  // rows that each layer saw
     double objective() const { return loss + auxiliary; }
   };
 
@@ -80,7 +88,9 @@ class TestModel {
     pass.routing = options.routing;
     pass.training = options.training;
     pass.auxiliary_weight = options.routing_coefficient / static_cast<double>(batch.rows());
-    pass.replay = UploadReplay(options.replay);
+    pass.balance_weight = options.balance_coefficient / static_cast<double>(batch.sequences);
+    pass.replay = UploadReplay(options.replay, 1);
+    pass.expert_replay = UploadReplay(options.expert_replay, stage_.config().routed);
 
     Result result;
     int64_t counted = 0;
@@ -93,7 +103,8 @@ class TestModel {
     result.losses = ToHost(losses);
     for (double loss : result.losses) result.loss += weight * loss;
     result.residual = ToHost(pass.residual);
-    result.auxiliary = pass.auxiliary_loss.data<double>()[0];
+    result.auxiliary =
+        pass.auxiliary_loss.data<double>()[0] + pass.auxiliary_part.data<double>()[0];
     result.selected.assign(pass.selected.data<int32_t>(),
                            pass.selected.data<int32_t>() + pass.selected.elements());
     CollectSelections(pass, &result);
@@ -127,14 +138,17 @@ class TestModel {
     return values;
   }
 
-  ReplayedSelection UploadReplay(const std::vector<std::vector<int32_t>>& replay) {
+  // `width`: of a row; 1 makes vectors.
+  ReplayedSelection UploadReplay(const std::vector<std::vector<int32_t>>& replay, int64_t width) {
     ReplayedSelection tensors;
     for (const std::vector<int32_t>& rows : replay) {
       if (rows.empty()) {
         tensors.emplace_back();
         continue;
       }
-      tensors.push_back(arena_.New(DType::kInt32, {static_cast<int64_t>(rows.size())}));
+      const int64_t count = rows.size();
+      tensors.push_back(
+          arena_.New(DType::kInt32, width == 1 ? Shape{count} : Shape{count / width, width}));
       stream_->CopyToDevice(rows.data(), tensors.back());
     }
     return tensors;
@@ -147,12 +161,18 @@ class TestModel {
       const int32_t* index = selection.index.data<int32_t>();
       result->selections.emplace_back(index, index + selection.index.elements());
     }
+    result->experts.resize(stage_.config().plan.layers.size());
+    for (const LayerExperts& layer : pass.experts) {
+      const int32_t* experts = layer.experts.data<int32_t>();
+      result->experts[layer.layer].assign(experts, experts + layer.experts.elements());
+    }
   }
 
   CpuDevice device_;
   std::unique_ptr<Stream> stream_;
   Arena arena_;
   TensorGroup tensor_;
+  ExpertGroup experts_;
   ParameterTable table_;
   Stage stage_;
 };
@@ -179,6 +199,10 @@ inline ModelConfig SmallConfig(const std::vector<PlanSegment>& segments, Gate ga
   config.head_dim = 6;
   config.ffn = 28;
   config.vocabulary = 23;
+  config.experts = 5;
+  config.routed = 2;
+  config.shared = 2;
+  config.expert_ffn = 9;
   config.gate = gate;
   config.plan = MakeLayerPlan(segments, reset_every);
   config.reset_every = reset_every;
@@ -187,6 +211,14 @@ inline ModelConfig SmallConfig(const std::vector<PlanSegment>& segments, Gate ga
 
 inline PlanSegment DenseLayers(int64_t repeat) {
   return {.repeat = repeat, .layer = {}, .group = {}};
+}
+inline PlanSegment MoeLayers(int64_t repeat) {
+  return {.repeat = repeat, .layer = {.experts = true}, .group = {}};
+}
+inline PlanSegment SparseMoeLayers(int64_t repeat, int64_t sparsity) {
+  return {.repeat = repeat,
+          .layer = {.kind = LayerKind::kSparse, .sparsity = sparsity, .experts = true},
+          .group = {}};
 }
 inline PlanSegment SparseLayers(int64_t repeat, int64_t sparsity) {
   return {.repeat = repeat, .layer = {LayerKind::kSparse, sparsity}, .group = {}};

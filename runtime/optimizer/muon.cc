@@ -59,21 +59,21 @@ void NewtonSchulz(Stream& stream, Arena& arena, const Tensor& x, int64_t steps) 
   }
 }
 
-Muon::Muon(const OptimizerConfig& config, std::vector<MuonMatrix> matrices, int data_rank,
-           Communicator& tensor)
+Muon::Muon(const OptimizerConfig& config, std::vector<MuonMatrix> matrices, int replica,
+           Communicator& parts)
     : config_(config),
       matrices_(std::move(matrices)),
-      data_rank_(data_rank),
-      tensor_(tensor),
+      replica_(replica),
+      parts_(parts),
       rounds_(MakeRounds()) {}
 
 std::vector<Muon::Round> Muon::MakeRounds() const {
   // By shape and by the dim that is split, since both are the same for all parts of a round.
   std::map<std::array<int64_t, 3>, Round> by_shape;
   for (const MuonMatrix& matrix : matrices_) {
-    if (matrix.owner.data != data_rank_) continue;
+    if (matrix.owner.data != replica_) continue;
     Round& round = by_shape[{matrix.shape[0], matrix.shape[1], matrix.part.dim}];
-    round.resize(tensor_.size());
+    round.resize(parts_.size());
     round[matrix.owner.tensor].push_back(&matrix);
   }
   std::vector<Round> rounds;
@@ -108,7 +108,7 @@ void Muon::CopyParts(const Round& round, const Tensor& buffer, bool to_buffer,
 
 absl::Status Muon::Run(const Round& round, Stream& stream, Arena& arena) {
   ArenaScope scope(arena);
-  const int ranks = tensor_.size();
+  const int ranks = parts_.size();
   const MuonMatrix* any = nullptr;
   int64_t all = 0;  // matrices of the round
   for (const auto& of_owner : round) {
@@ -118,7 +118,7 @@ absl::Status Muon::Run(const Round& round, Stream& stream, Arena& arena) {
   const DType dtype = any->gradient.dtype();
   const int dim = any->part.dim;
   const int64_t part_elements = any->gradient.elements();
-  const int64_t owned = round[tensor_.rank()].size();
+  const int64_t owned = round[parts_.rank()].size();
   orthogonalized_ += owned;
 
   // [all, part] for the owners in their order, and [ranks, owned, part] from the ranks.
@@ -128,7 +128,7 @@ absl::Status Muon::Run(const Round& round, Stream& stream, Arena& arena) {
   for (const auto& of_owner : round) to_owners.push_back(of_owner.size() * part_elements);
   const std::vector<int64_t> from_ranks(ranks, owned * part_elements);
   CopyParts(round, mine, /*to_buffer=*/true, stream);
-  FATHOM_RETURN_IF_ERROR(tensor_.AllToAll(mine, to_owners, parts, from_ranks, stream).Wait(stream));
+  FATHOM_RETURN_IF_ERROR(parts_.AllToAll(mine, to_owners, parts, from_ranks, stream).Wait(stream));
   if (owned > 0) {
     const Tensor batch = arena.New(dtype, {owned, any->shape[0], any->shape[1]});
     const auto each_part = [&](bool to_batch) {
@@ -144,7 +144,7 @@ absl::Status Muon::Run(const Round& round, Stream& stream, Arena& arena) {
     NewtonSchulz(stream, arena, batch, config_.newton_schulz_steps);
     each_part(/*to_batch=*/false);
   }
-  FATHOM_RETURN_IF_ERROR(tensor_.AllToAll(parts, from_ranks, mine, to_owners, stream).Wait(stream));
+  FATHOM_RETURN_IF_ERROR(parts_.AllToAll(parts, from_ranks, mine, to_owners, stream).Wait(stream));
   CopyParts(round, mine, /*to_buffer=*/false, stream);
   return absl::OkStatus();
 }

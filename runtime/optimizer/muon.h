@@ -13,11 +13,11 @@ namespace fathom {
 // A hidden matrix under Muon. Tensors are of this rank's part of it, of one dtype.
 struct MuonMatrix {
   Shape shape;      // of the whole matrix
-  TensorPart part;  // which tensor ranks hold equal parts of
+  TensorPart part;  // whose other parts, of equal size, other ranks hold
   MatrixOwner owner;
   Tensor weight;
   Tensor gradient;
-  Tensor momentum;  // absent where only the owner's data rank keeps it
+  Tensor momentum;  // absent where only the ranks of the owner's copy keep it
 };
 
 // Muon (Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024), with the
@@ -25,18 +25,19 @@ struct MuonMatrix {
 //   momentum = mu * momentum + g,  direction = g + mu * momentum
 //   O = NewtonSchulz(direction)
 //   w = w * (1 - lr * decay) - lr * 0.2 * sqrt(max(rows, columns)) * O
-// Each matrix is orthogonalised whole, by its owner: the tensor ranks of the owner's data rank send
-// their parts of the direction to it and get their parts of O back. Matrices of equal shape are
-// taken together, in rounds of bounded size.
+// Each matrix is orthogonalised whole, by its owner: the ranks that hold parts of the owner's copy,
+// which are tensor ranks, send their parts of the direction to it and get their parts of O back.
+// Matrices of equal shape are taken together, in rounds of bounded size.
 class Muon {
  public:
-  // `data_rank`: of this rank. `tensor` outlives the object.
-  Muon(const OptimizerConfig& config, std::vector<MuonMatrix> matrices, int data_rank,
-       Communicator& tensor);
+  // `replica`: which of the matrices' copies this rank has. `parts`, the ranks that hold the parts
+  // of one copy, outlive the object.
+  Muon(const OptimizerConfig& config, std::vector<MuonMatrix> matrices, int replica,
+       Communicator& parts);
 
-  // Updates the momenta and, for the matrices that this rank's data rank owns, turns each gradient,
-  // already summed over all ranks, into this rank's part of O. Called by all tensor ranks. `step`:
-  // see kernels/optimizer.h. Scratch memory is taken from `arena` and given back.
+  // Updates the momenta and, for the matrices that this copy's ranks own, turns each gradient,
+  // already summed over all ranks, into this rank's part of O. Called by all ranks of `parts`.
+  // `step`: see kernels/optimizer.h. Scratch memory is taken from `arena` and given back.
   absl::Status Orthogonalize(Stream& stream, Arena& arena, const Tensor& step);
   // Updates all weights from O, which stands in the gradients.
   void Apply(Stream& stream, const Tensor& step) const;
@@ -45,8 +46,8 @@ class Muon {
   int64_t orthogonalized() const { return orthogonalized_; }
 
  private:
-  // Matrices of one shape that are orthogonalised at the same time: by each tensor rank, those that
-  // it owns.
+  // Matrices of one shape that are orthogonalised at the same time: by each rank of `parts`, those
+  // that it owns.
   using Round = std::vector<std::vector<const MuonMatrix*>>;
 
   std::vector<Round> MakeRounds() const;
@@ -56,8 +57,8 @@ class Muon {
 
   OptimizerConfig config_;
   std::vector<MuonMatrix> matrices_;
-  int data_rank_;
-  Communicator& tensor_;
+  int replica_;
+  Communicator& parts_;
   std::vector<Round> rounds_;
   int64_t orthogonalized_ = 0;
 };

@@ -1,7 +1,6 @@
 #include "runtime/optimizer/optimizer.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "core/status.h"
@@ -19,7 +18,8 @@ bool Optimizer::UsesMuon(const Parameter& parameter) const {
 }
 
 ElementRange Optimizer::Kept(const ParameterBucket& bucket) const {
-  return sharing_.shard_state ? bucket.OwnedBy(groups_.data().rank()) : bucket.elements;
+  if (!sharing_.shard_state) return bucket.elements;
+  return bucket.OwnedBy(groups_.replicas(bucket.of_expert).rank());
 }
 
 template <class Visit>
@@ -30,6 +30,7 @@ void Optimizer::VisitKept(Visit visit) const {
     const int64_t begin = layout.offsets[i];
     const int64_t end = begin + parameter.master.elements();
     for (const ParameterBucket& bucket : layout.buckets) {
+      if (bucket.role == UnitRole::kCounts) continue;
       const ElementRange kept = Kept(bucket);
       const ElementRange elements{std::max(begin, kept.begin), std::min(end, kept.end)};
       if (elements.size() > 0) visit(parameter, begin, elements);
@@ -74,29 +75,51 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(const OptimizerConf
       optimizer->adam_.push_back({&parameter, elements, first, add_state("second")});
     }
   });
-  std::vector<MuonMatrix> matrices;
-  for (size_t i = 0; i < table.all().size(); ++i) {
-    const Parameter& parameter = table.all()[i];
-    if (!optimizer->UsesMuon(parameter)) continue;
-    matrices.push_back({.shape = parameter.spec.shape,
-                        .part = parameter.spec.part,
-                        .owner = table.layout().owners[i],
-                        .weight = parameter.master,
-                        .gradient = parameter.gradient,
-                        .momentum = momenta[&parameter]});
-  }
-  optimizer->muon_ =
-      std::make_unique<Muon>(config, std::move(matrices), groups.data().rank(), groups.tensor());
+  optimizer->muon_ = optimizer->MakeMuon(/*of_expert=*/false, momenta);
+  optimizer->expert_muon_ = optimizer->MakeMuon(/*of_expert=*/true, momenta);
   Launch(stream,
          Fill{.value = 0, .y = optimizer->state_buffer_.View(0, dtype, Shape{state_elements})});
   Launch(stream, Fill{.value = 0, .y = optimizer->step_});
   return optimizer;
 }
 
+std::unique_ptr<Muon> Optimizer::MakeMuon(bool of_expert,
+                                          const std::map<const Parameter*, Tensor>& momenta) const {
+  std::vector<MuonMatrix> matrices;
+  for (size_t i = 0; i < table_.all().size(); ++i) {
+    const Parameter& parameter = table_.all()[i];
+    if (!UsesMuon(parameter) || parameter.spec.of_expert != of_expert) continue;
+    const auto momentum = momenta.find(&parameter);
+    matrices.push_back({.shape = parameter.spec.shape,
+                        .part = parameter.spec.part,
+                        .owner = table_.layout().owners[i],
+                        .weight = parameter.master,
+                        .gradient = parameter.gradient,
+                        .momentum = momentum == momenta.end() ? Tensor() : momentum->second});
+  }
+  return std::make_unique<Muon>(config_, std::move(matrices), groups_.replicas(of_expert).rank(),
+                                groups_.parts(of_expert));
+}
+
+int64_t Optimizer::orthogonalized() const {
+  return muon_->orthogonalized() + expert_muon_->orthogonalized();
+}
+
+void Optimizer::UpdateExpertBiases(Stream& stream) const {
+  for (const Parameter& parameter : table_.all()) {
+    if (parameter.spec.role != ParameterRole::kExpertBias) continue;
+    Launch(stream, UpdateExpertBias{.counts = parameter.gradient,
+                                    .rate = parameter.spec.bias_rate,
+                                    .step = step_,
+                                    .bias = parameter.master});
+  }
+}
+
 void Optimizer::AddSquaredNorm(Stream& stream, const Tensor& sum) const {
   for (const ParameterBucket& bucket : table_.layout().buckets) {
+    if (bucket.role == UnitRole::kCounts) continue;
     if (bucket.role == UnitRole::kVectors && groups_.tensor().rank() != 0) continue;
-    const ElementRange owned = bucket.OwnedBy(groups_.data().rank());
+    const ElementRange owned = bucket.OwnedBy(groups_.replicas(bucket.of_expert).rank());
     if (owned.size() == 0) continue;
     Launch(stream, SumOfSquares{.x = table_.gradients().Rows(owned.begin, owned.end), .sum = sum});
   }
@@ -130,24 +153,26 @@ absl::Status Optimizer::Step(Stream& stream, Arena& arena, double learning_rate,
   if (sharing_.shard_state) {
     FATHOM_RETURN_IF_ERROR(Share(/*matrices=*/false, table_.masters(), stream));
   }
+  UpdateExpertBiases(stream);
   FATHOM_RETURN_IF_ERROR(muon_->Orthogonalize(stream, arena, step_));
+  FATHOM_RETURN_IF_ERROR(expert_muon_->Orthogonalize(stream, arena, step_));
   FATHOM_RETURN_IF_ERROR(Share(/*matrices=*/true, table_.gradients(), stream));
   muon_->Apply(stream, step_);
+  expert_muon_->Apply(stream, step_);
   table_.RoundWeights(stream);
   return absl::OkStatus();
 }
 
 absl::Status Optimizer::Share(bool matrices, const Tensor& all, Stream& stream) {
-  Communicator& data = groups_.data();
-  if (data.size() == 1) return absl::OkStatus();
   std::vector<Completion> pending;
   for (const ParameterBucket& bucket : table_.layout().buckets) {
+    Communicator& replicas = groups_.replicas(bucket.of_expert);
     const bool of_muon = config_.muon && bucket.role == UnitRole::kMatrices;
-    if (of_muon != matrices) continue;
-    const ElementRange owned = bucket.OwnedBy(data.rank());
-    pending.push_back(data.AllGather(all.Rows(owned.begin, owned.end),
-                                     all.Rows(bucket.elements.begin, bucket.elements.end), stream,
-                                     bucket.counts));
+    if (of_muon != matrices || bucket.role == UnitRole::kCounts || replicas.size() == 1) continue;
+    const ElementRange owned = bucket.OwnedBy(replicas.rank());
+    pending.push_back(replicas.AllGather(all.Rows(owned.begin, owned.end),
+                                         all.Rows(bucket.elements.begin, bucket.elements.end),
+                                         stream, bucket.counts));
   }
   for (Completion& completion : pending) FATHOM_RETURN_IF_ERROR(completion.Wait(stream));
   return absl::OkStatus();

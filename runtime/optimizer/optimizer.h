@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,16 +13,18 @@
 
 namespace fathom {
 
-// How an optimizer shares its work with the data ranks.
+// How an optimizer shares its work with the ranks that hold copies of a parameter: the data ranks,
+// or for experts their replicas.
 struct OptimizerSharing {
-  // Each data rank keeps the state of what it owns alone (ZeRO stage 1, Rajbhandari et al., 2020):
+  // Each of them keeps the state of what it owns alone (ZeRO stage 1, Rajbhandari et al., 2020):
   // of every Muon matrix one, of AdamW's parameters ranges of equal size. Else all keep all of it.
   // Either way each matrix is orthogonalised once.
   bool shard_state = false;
 };
 
 // Clips gradients by their global norm and updates all parameters: Muon for the hidden matrices
-// (unless the job gives them to AdamW too), AdamW for the rest. Masters are updated and weights
+// (unless the job gives them to AdamW too), AdamW for the rest, and the biases of experts by how
+// often each was selected. Masters are updated and weights
 // rounded from them. Owns momenta and moments, in StatisticsDType of the weights.
 class Optimizer {
  public:
@@ -52,11 +55,11 @@ class Optimizer {
     Tensor tensor;  // [range]
   };
   const std::vector<StateTensor>& state() const { return state_; }
-  // Whether data ranks keep different parts of the state; else all keep the same.
+  // Whether copies keep different parts of the state; else all keep the same.
   bool shards_state() const { return sharing_.shard_state; }
   int64_t bytes() const { return state_buffer_.bytes() + scalars_.bytes(); }
   // Matrices that this rank has orthogonalised so far.
-  int64_t orthogonalized() const { return muon_->orthogonalized(); }
+  int64_t orthogonalized() const;
 
  private:
   Optimizer(const OptimizerConfig& config, const OptimizerSharing& sharing,
@@ -78,8 +81,12 @@ class Optimizer {
   // Calls visit(parameter, elements of the common buffers) for all that this rank keeps state of.
   template <class Visit>
   void VisitKept(Visit visit) const;
-  // Sends what this rank owns in `all` of Muon's buckets, or of all others, to the data ranks.
+  // Sends what this rank owns in `all` of Muon's buckets, or of all others, to the other copies.
   absl::Status Share(bool matrices, const Tensor& all, Stream& stream);
+  // The hidden matrices of experts, or all others.
+  std::unique_ptr<Muon> MakeMuon(bool of_expert,
+                                 const std::map<const Parameter*, Tensor>& momenta) const;
+  void UpdateExpertBiases(Stream& stream) const;
 
   OptimizerConfig config_;
   OptimizerSharing sharing_;
@@ -89,7 +96,7 @@ class Optimizer {
   Buffer scalars_;
   std::vector<StateTensor> state_;
   std::vector<AdamPiece> adam_;
-  std::unique_ptr<Muon> muon_;
+  std::unique_ptr<Muon> muon_, expert_muon_;
   Tensor step_;               // [kStepScalars] float64
   double learning_rate_ = 0;  // the source of an asynchronous copy
 };

@@ -19,13 +19,16 @@ namespace {
 // One rank with an optimizer over parameters that `add` puts into its table.
 struct Rank {
   Rank(Communicator& world, const MeshSizes& sizes, bool zero,
-       const std::function<void(ParameterTable&, int tensor_rank)>& add)
+       const std::function<void(ParameterTable&, int tensor_rank)>& add,
+       const ExpertSizes& experts = {})
       : device(1), stream(device.NewStream()), arena(device, 1 << 20) {
-    groups = *RankGroups::Create(world, sizes);
+    groups = *RankGroups::Create(world, sizes, experts);
     add(table, groups->tensor().rank());
     ParameterLayoutOptions layout;
     layout.data_ranks = sizes.data;
     layout.tensor_ranks = sizes.tensor;
+    layout.expert_replicas = groups->expert_replicas().size();
+    layout.expert_tensor_ranks = groups->expert_tensor().size();
     FATHOM_CHECK(table.Allocate(device, DType::kFloat64, true, layout).ok());
     Launch(*stream, Fill{.value = 0, .y = table.gradients()});
     Launch(*stream, Fill{.value = 0, .y = table.masters()});
@@ -63,6 +66,90 @@ ParameterSpec Matrix(const std::string& name, Shape shape, int dim, int ranks, i
   const int64_t size = shape[dim] / ranks;
   if (ranks > 1) spec.part = {.dim = dim, .begin = rank * size, .end = (rank + 1) * size};
   return spec;
+}
+
+// An expert's matrix, which one rank of each expert group holds.
+ParameterSpec ExpertMatrix(int expert) {
+  return {.name = absl::StrCat("experts.", expert),
+          .shape = {2, 1},
+          .role = ParameterRole::kMatrix,
+          .gradient = GradientOverRanks::kOwn,
+          .of_expert = true};
+}
+
+// Squared norms of 20 and 100 on two ranks.
+TEST(ShardedOptimizer, NormAddsUpTheExpertsOfAllRanks) {
+  for (const bool zero : {false, true}) {
+    RunRanks(2, [&](Communicator& world) {
+      Rank rank(world, {.data = 2}, zero,
+                [&](ParameterTable& table, int) { table.Add(ExpertMatrix(world.rank())); },
+                {.expert = 2});
+      double* gradient = rank.table.all()[0].gradient.data<double>();
+      gradient[0] = world.rank() == 0 ? 2 : 6;
+      gradient[1] = world.rank() == 0 ? 4 : 8;
+      rank.Step();
+      EXPECT_NEAR(rank.norm(), 10.954451150103322, 1e-12);
+      EXPECT_EQ(rank.optimizer->orthogonalized(), 1);
+    });
+  }
+}
+
+// A stage without experts knows the same norm; copies of an expert count once.
+TEST(ShardedOptimizer, NormIsThatOfAllStages) {
+  RunRanks(4, [&](Communicator& world) {
+    Rank rank(world, {.pipeline = 2, .data = 2}, false, [&](ParameterTable& table, int) {
+      if (world.rank() < 2) {
+        table.Add(ExpertMatrix(0));
+      } else {
+        table.Add({.name = "n", .shape = {2}, .role = ParameterRole::kNorm});
+      }
+    });
+    double* gradient = rank.table.all()[0].gradient.data<double>();
+    gradient[0] = 3;
+    gradient[1] = world.rank() < 2 ? 4 : 12;
+    rank.Step();
+    EXPECT_NEAR(rank.norm(), std::sqrt(9.0 + 16 + 9 + 144), 1e-12);
+  });
+}
+
+// Counts are added up over the data ranks exactly, whatever form gradients travel in, and move the
+// bias by its rate on all of them; they are no part of the norm.
+TEST(ShardedOptimizer, BiasesFollowTheCountsOfAllRanks) {
+  struct Case {
+    double first[2], second[2];  // of the two ranks
+    double moves[2];             // of the bias
+  };
+  const Case cases[] = {
+      {{4, 0}, {0, 3}, {-1, 1}}, {{257, 0}, {0, 256}, {-1, 1}}, {{2, 1}, {1, 2}, {0, 0}}};
+  for (const bool zero : {false, true}) {
+    for (const Case& c : cases) {
+      RunRanks(2, [&](Communicator& world) {
+        Rank rank(world, {.data = 2}, zero, [](ParameterTable& table, int) {
+          table.Add({.name = "bias",
+                     .shape = {2},
+                     .role = ParameterRole::kExpertBias,
+                     .bias_rate = 1e-3});
+        });
+        const Parameter& bias = rank.table.all()[0];
+        const double* counts = world.rank() == 0 ? c.first : c.second;
+        std::copy(counts, counts + 2, bias.gradient.data<double>());
+        const auto reducer =
+            GradientReducer::Create({.to_owners = zero, .bfloat16 = true}, rank.table.layout(),
+                                    rank.table.gradients(), *rank.groups, rank.device);
+        ASSERT_TRUE(reducer.ok());
+        (*reducer)->Begin();
+        (*reducer)->Ready(0, *rank.stream);
+        ASSERT_TRUE((*reducer)->Finish(*rank.stream).ok());
+        rank.Step();
+        for (int e = 0; e < 2; ++e) {
+          EXPECT_EQ(bias.gradient.data<double>()[e], c.first[e] + c.second[e]);
+          EXPECT_EQ(bias.master.data<double>()[e], 1e-3 * c.moves[e]);
+        }
+        EXPECT_EQ(rank.norm(), 0);
+        EXPECT_TRUE(rank.optimizer->state().empty());
+      });
+    }
+  }
 }
 
 TEST(ShardedOptimizer, NormCountsWhatRanksShareOnce) {
@@ -169,9 +256,10 @@ TEST(ShardedOptimizer, GradientsInBfloat16AddUpInFloat) {
       layout.data_ranks = 17;
       ASSERT_TRUE(table.Allocate(device, DType::kFloat32, true, layout).ok());
       Launch(*stream, Fill{.value = world.rank() == 0 ? 256.0 : 1.0, .y = table.gradients()});
+      const std::unique_ptr<RankGroups> groups = *RankGroups::Create(world, {.data = 17});
       const auto reducer =
           GradientReducer::Create({.to_owners = to_owners, .bfloat16 = true}, table.layout(),
-                                  table.gradients(), world, device);
+                                  table.gradients(), *groups, device);
       ASSERT_TRUE(reducer.ok());
       (*reducer)->Begin();
       (*reducer)->Ready(0, *stream);

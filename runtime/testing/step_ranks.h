@@ -86,8 +86,9 @@ inline absl::Status RunStepRanks(const Job& job, const InProcessOptions& options
     communicator.set_log(log);
     CpuDevice device(1);
     const auto run = [&]() -> absl::Status {
-      FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<RankGroups> groups,
-                              RankGroups::Create(communicator, MeshOf(job.parallel)));
+      FATHOM_ASSIGN_OR_RETURN(
+          const std::unique_ptr<RankGroups> groups,
+          RankGroups::Create(communicator, MeshOf(job.parallel), ExpertSizesOf(job.parallel)));
       const absl::Status status = RunStepRank(job, *groups, device, *log, body);
       if (!status.ok()) communicator.Abort(status);
       return status;
@@ -106,12 +107,9 @@ inline absl::Status RunStepRanks(const Job& job, const InProcessOptions& options
 inline absl::Status RunDryStepRank(const Job& job, int rank, const StepBody& body) {
   const std::unique_ptr<Device> device = NewDryDevice();
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<RankGroups> groups,
-                          RankGroups::Dry(MeshOf(job.parallel), rank));
+                          RankGroups::Dry(MeshOf(job.parallel), rank, ExpertSizesOf(job.parallel)));
   const auto log = std::make_shared<CommunicationLog>();
-  for (Communicator* group :
-       {&groups->world(), &groups->tensor(), &groups->data(), &groups->pipeline()}) {
-    group->set_log(log);
-  }
+  groups->set_log(log);
   return RunStepRank(job, *groups, *device, *log, body);
 }
 

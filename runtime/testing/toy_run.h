@@ -96,8 +96,9 @@ inline ToyRun RunToy(const std::string& job_name, const std::string& directory,
   const auto train_rank = [&](Communicator& rank) {
     std::vector<std::string> log;
     const auto train = [&]() -> absl::Status {
-      FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<RankGroups> groups,
-                              RankGroups::Create(rank, MeshOf(job->parallel)));
+      FATHOM_ASSIGN_OR_RETURN(
+          const std::unique_ptr<RankGroups> groups,
+          RankGroups::Create(rank, MeshOf(job->parallel), ExpertSizesOf(job->parallel)));
       const absl::Status status = TrainToy(*job, options, groups.get(), &log);
       // Groups outlive operations that other ranks have yet to end.
       if (!status.ok()) rank.Abort(status);
