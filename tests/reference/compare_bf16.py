@@ -24,7 +24,7 @@ import torch
 
 import optimizer
 from difference import kind
-from model import Model, loss_and_gradients, parameter_shapes
+from model import Model, loss_and_gradients
 from run_dump import read_dump
 from settings import PRECISIONS, Settings, parse_plan
 
@@ -50,18 +50,18 @@ def main(arguments=None):
     model_json = json.loads(options.model.read_text())
     plan = parse_plan(model_json["plan"])
     settings = Settings.from_json(model_json["model"])
-    shapes = parameter_shapes(settings, plan)
     rules = optimizer.OptimizerSettings(kind="MUON")
-    exact = read_dump(options.exact, shapes, plan, rules)
-    rounded = read_dump(options.rounded, shapes, plan, rules)
+    exact = read_dump(options.exact, settings, plan, rules)
+    rounded = read_dump(options.rounded, settings, plan, rules)
     for name, weight in exact.weights_before.items():
         if not torch.equal(weight, rounded.weights_before[name].double()):
             raise SystemExit(f"{options.rounded}: {name} starts from other values than the FP64 dump")
     if not torch.equal(exact.batch.tokens, rounded.batch.tokens):
         raise SystemExit(f"{options.rounded} has other tokens than the FP64 dump")
-    for index, rows in exact.selection.items():
-        if not torch.equal(rows, rounded.selection[index]):
-            raise SystemExit(f"{options.rounded}: layer {index} followed another selection")
+    followed = rounded.selection.tensors()
+    for name, rows in exact.selection.tensors().items():
+        if not torch.equal(rows, followed[name]):
+            raise SystemExit(f"{options.rounded} followed another {name}")
 
     model = Model(settings, plan, PRECISIONS["BF16"], rounded.weights_before)
     theirs = loss_and_gradients(model, exact.batch, replay=exact.selection)

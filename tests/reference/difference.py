@@ -10,6 +10,8 @@ KINDS = {
     "lm_head": "head",
     "depth_router": "depth router",
     "depth_scale": "depth scale",
+    "gate": "expert gate",
+    "e_score_correction_bias": "selection bias",
 }
 GRADIENT_FLOORS = {"depth scale": 1e-2, "depth router": 1e-3}
 OTHER_GRADIENT_FLOOR = 1e-4
@@ -17,6 +19,8 @@ OTHER_GRADIENT_FLOOR = 1e-4
 
 def kind(name):
     if role(name) in MUON_MATRICES:
+        if ".mlp.experts." in name:
+            return "experts"
         return "attention" if ".self_attn." in name else "ffn"
     return KINDS.get(role(name), "norm")
 

@@ -39,6 +39,7 @@ class Case:
 
 
 MORE = {"weights": (0, 1, 3), "optimizer_state": (3,)}
+MIXTURE = {"balance_coefficient": 1e-2, "expert_bias_rate": 1e-3}
 CASES = {
     "dense": Case("2*D", {"theta": 1e6}, **MORE),
     "mod": Case("D + S3 + D", {"gate": "MOD"}, {"clip": 3.0}, **MORE),
@@ -52,11 +53,22 @@ CASES = {
     "xmod_adamw": Case("D + 2*S3", optimizer={"kind": "ADAMW"}),
     "xmod_no_auxiliary": Case("D + 2*S3", {"routing_coefficient": 0.0}),
     "xmod_documents": Case("D + 2*S3", {"document_mask": True}),
+    "moe": Case("2*E", MIXTURE, **MORE),
+    "moe_softmax": Case("D + E", {**MIXTURE, "scoring": "SOFTMAX", "expert_bias_rate": 0.05}),
+    "moe_plain": Case(
+        "2*E",
+        {"routed": 3, "shared": 0, "balance_coefficient": 0.0, "expert_bias_rate": 0.0},
+        {"kind": "ADAMW"},
+    ),
+    "moe_xmod": Case("E + S3 + SE3 + D + SE2", MIXTURE),
+    "moe_documents": Case("E + SE3", {**MIXTURE, "document_mask": True}),
 }
 
 
 def model_settings(case):
     sizes = dict(d=16, heads=4, kv_heads=2, head_dim=6, ffn=24, vocabulary=29)
+    if any(layer.experts for layer in parse_plan(case.plan)):
+        sizes |= dict(experts=6, routed=2, shared=2, expert_ffn=6)
     return Settings(**{**sizes, "theta": 100.0, "routing_coefficient": 0.1, **case.model})
 
 
@@ -68,6 +80,8 @@ def draw_weights(settings, plan, generator):
         role = optimizer.role(name)
         if "norm" in role or role == "depth_scale":
             values = 1 + 0.2 * values
+        elif role == "e_score_correction_bias":
+            values = 0.1 * values
         elif role != "embed_tokens":
             values = 0.3 * values
         weights[name] = torch.tensor(values, dtype=torch.float64)
@@ -106,10 +120,12 @@ def make_case(name, directory):
 
 def train_step(case, model, state, rules, batch, step, directory):
     result = loss_and_gradients(model, batch)
-    check_margins(f"step {step}", result.routed)
+    check_margins(f"step {step}", result.routed + result.mixed)
     rate = optimizer.learning_rate(step, STEPS, rules.learning_rate)
     norm = optimizer.gradient_norm(result.gradients)
     optimizer.update(model.parameters, result.gradients, state, rules, rate, step)
+    bias_rate = model.settings.expert_bias_rate
+    optimizer.update_selection_bias(model.parameters, result.expert_counts(), bias_rate)
     record = {
         "step": step,
         "loss": result.loss,
@@ -118,12 +134,8 @@ def train_step(case, model, state, rules, batch, step, directory):
         "learning_rate": rate,
     }
     write_json(directory / f"step_{step}.json", record)
-    if result.selection:
-        chosen = {
-            f"model.layers.{index}.depth_selection": rows
-            for index, rows in result.selection.items()
-        }
-        save_file(chosen, directory / f"selection_{step}.safetensors")
+    if result.selection.tensors():
+        save_file(result.selection.tensors(), directory / f"selection_{step}.safetensors")
     if step in case.gradients:
         save_file(result.gradients, directory / f"gradients_{step}.safetensors")
     if step in case.weights:
@@ -136,8 +148,10 @@ def evaluation(name, model, batch):
     """Of the last weights on the tokens of step 1."""
     record = {}
     for routing in ("CAUSAL", "TOP_K"):
-        loss, losses, routed = evaluate(model, batch, routing)
-        check_margins(f"{name} evaluation", routed)
+        loss, losses, results = evaluate(model, batch, routing)
+        routed = [of_sequence.routed for of_sequence in results]
+        mixed = [of_sequence.mixed for of_sequence in results]
+        check_margins(f"{name} evaluation", routed + mixed)
         record[routing.lower()] = {
             "loss": loss,
             "token_losses": losses.tolist(),
@@ -149,8 +163,9 @@ def evaluation(name, model, batch):
     return record
 
 
-def check_margins(what, routed):
-    smallest = min((layer.margin for of_seq in routed for layer in of_seq.values()), default=1.0)
+def check_margins(what, decisions):
+    """Of layer index -> Routed or Mixed, in a list."""
+    smallest = min((layer.margin for of_seq in decisions for layer in of_seq.values()), default=1.0)
     if smallest < SMALLEST_MARGIN:
         raise SystemExit(f"{what}: a token is {smallest} from the other decision; change the seed")
 

@@ -1,8 +1,9 @@
-"""Dense, MoD and X-MoD language models in plain PyTorch, written to be read.
+"""Dense, MoD, X-MoD and MoE language models in plain PyTorch, written to be read.
 
 One sequence goes through the model at a time: selection, counts and attention never cross
 sequences, so a batch is a sum over its sequences. Letters: L tokens in a sequence, m tokens that a
-layer sees, d width, H query heads, G key/value heads, h head width, V vocabulary, K sparsity.
+layer sees, d width, H query heads, G key/value heads, h head width, V vocabulary, K sparsity, E
+routed experts of a layer.
 """
 
 import dataclasses
@@ -11,15 +12,19 @@ import math
 import torch
 import torch.nn.functional as F
 
+from selection import Mixed, Routed, Selection, select_causal, select_top_k, stacked
+
 # Tensors here are tiny: more threads only wait for each other, for minutes on a busy machine.
 torch.set_num_threads(1)
 
 UNCOUNTED = -100  # the label of a position that gives no loss
+# Of a mixture of experts: it chooses, but no gradient reaches it.
+SELECTION_BIAS = "gate.e_score_correction_bias"
 
 
 def parameter_shapes(settings, plan):
     """Names and shapes of all parameters, in order. Matrices are [out, in]."""
-    d, h, ffn = settings.d, settings.head_dim, settings.ffn
+    d, h = settings.d, settings.head_dim
     queries, keys = settings.heads * h, settings.kv_heads * h
     shapes = {"model.embed_tokens.weight": [settings.vocabulary, d]}
     for index, layer in enumerate(plan):
@@ -32,15 +37,34 @@ def parameter_shapes(settings, plan):
         shapes[prefix + "self_attn.q_norm.weight"] = [h]
         shapes[prefix + "self_attn.k_norm.weight"] = [h]
         shapes[prefix + "post_attention_layernorm.weight"] = [d]
-        shapes[prefix + "mlp.gate_proj.weight"] = [ffn, d]
-        shapes[prefix + "mlp.up_proj.weight"] = [ffn, d]
-        shapes[prefix + "mlp.down_proj.weight"] = [d, ffn]
+        if layer.experts:
+            shapes |= expert_shapes(settings, prefix + "mlp.")
+        else:
+            shapes |= ffn_shapes(prefix + "mlp.", settings.ffn, d)
         if layer.kind == "S":
             shapes[prefix + "depth_router.weight"] = [d]
             if settings.gate == "XMOD":
                 shapes[prefix + "depth_scale"] = []
     shapes["model.norm.weight"] = [d]
     shapes["lm_head.weight"] = [settings.vocabulary, d]
+    return shapes
+
+
+def ffn_shapes(prefix, width, d):
+    return {
+        prefix + "gate_proj.weight": [width, d],
+        prefix + "up_proj.weight": [width, d],
+        prefix + "down_proj.weight": [d, width],
+    }
+
+
+def expert_shapes(settings, prefix):
+    s = settings
+    shapes = {prefix + "gate.weight": [s.experts, s.d], prefix + SELECTION_BIAS: [s.experts]}
+    if s.shared:
+        shapes |= ffn_shapes(prefix + "shared_experts.", s.shared * s.expert_ffn, s.d)
+    for expert in range(s.experts):
+        shapes |= ffn_shapes(prefix + f"experts.{expert}.", s.expert_ffn, s.d)
     return shapes
 
 
@@ -53,33 +77,13 @@ def document_positions(document_ids):
     return positions
 
 
-def select_top_k(adjusted, k):
-    """Ascending indices of the k largest; of equal ones the lower index goes first."""
-    return torch.sort(adjusted, descending=True, stable=True).indices[:k].sort().values
-
-
-def select_causal(logits):
-    """Ascending indices of the tokens that enter by their own logit; any number, none included."""
-    return torch.nonzero(logits >= 0).flatten()
-
-
-@dataclasses.dataclass
-class Routed:
-    """What a sparse layer decided for one sequence."""
-
-    selection: torch.Tensor  # [m] int64, ascending
-    alignment_loss: torch.Tensor  # sum over all L tokens
-    margin: float  # how far the closest token is from the other decision
-    flips: int  # selected tokens of a replayed selection that this layer would not have selected
-    flip_margin: float  # how far the worst of them is from being selected
-
-
 @dataclasses.dataclass
 class SequenceResult:
     logits: torch.Tensor  # [L, V]
     token_losses: torch.Tensor  # [L], 0 where not counted
     residual: torch.Tensor  # [L, d] after the last layer
     routed: dict  # layer index -> Routed
+    mixed: dict  # layer index -> Mixed
 
 
 class Model:
@@ -95,13 +99,14 @@ class Model:
             if list(parameters[name].shape) != shape:
                 raise ValueError(f"{name} has shape {list(parameters[name].shape)}, not {shape}")
         self.parameters = {
-            name: parameters[name].detach().to(precision.master).clone().requires_grad_()
-            for name in shapes
+            name: parameters[name].detach().to(precision.master).clone() for name in shapes
         }
+        for name, parameter in self.parameters.items():
+            parameter.requires_grad_(not name.endswith(SELECTION_BIAS))
 
     def run(self, tokens, labels, documents=None, routing="TOP_K", replay=None):
-        """One sequence. tokens, labels, documents: [L] int64. routing: TOP_K or CAUSAL, unless
-        `replay` holds the selection [k] of every sparse layer by layer index."""
+        """One sequence. tokens, labels, documents: [L] int64. routing: TOP_K or CAUSAL. `replay`:
+        the Selection of one sequence for every layer that selects."""
         s, wide = self.settings, self.precision.wide
         if s.document_mask and documents is None:
             raise ValueError("document_mask is on, so document_ids must be given")
@@ -112,21 +117,23 @@ class Model:
         # A token's count is not differentiated: it is made of selections only.
         counts = torch.zeros(length, dtype=wide)
         sparse_layers_since_reset = 0
-        routed = {}
+        routed, mixed = {}, {}
 
         x = self._compute("model.embed_tokens.weight")[tokens]  # [L, d]
         for index, layer in enumerate(self.plan):
+            chosen = replay or Selection({}, {})
             if layer.kind == "D":
-                x = self.dense_layer(index, x, positions, documents)
+                x, of_experts = self.dense_layer(index, x, positions, documents, chosen)
                 reset = True
             else:
-                chosen = None if replay is None else replay[index]
-                x, routed[index] = self.sparse_layer(
+                x, routed[index], of_experts = self.sparse_layer(
                     index, x, positions, documents, counts, routing, chosen
                 )
                 counts[routed[index].selection] += s.increment
                 sparse_layers_since_reset += 1
                 reset = sparse_layers_since_reset == s.reset_every
+            if of_experts is not None:
+                mixed[index] = of_experts
             if reset:
                 counts = torch.zeros_like(counts)
                 sparse_layers_since_reset = 0
@@ -134,27 +141,31 @@ class Model:
         normed = self._norm("model.norm.weight", x)
         logits = normed.to(wide) @ self._compute("lm_head.weight").to(wide).T  # [L, V]
         losses = F.cross_entropy(logits, labels, reduction="none", ignore_index=UNCOUNTED)
-        return SequenceResult(logits, losses, x, routed)
+        return SequenceResult(logits, losses, x, routed, mixed)
 
-    def dense_layer(self, index, x, positions, documents):
+    def dense_layer(self, index, x, positions, documents, chosen):
+        """The new residual, and what the experts got, if it has them."""
         x = x + self._attention(index, x, positions, documents)
-        return x + self._ffn(index, x)
+        f, mixed = self._ffn(index, x, chosen)
+        return x + f, mixed
 
     def sparse_layer(self, index, x, positions, documents, counts, routing, chosen):
-        """The new residual, and what was routed. Rows that are not selected leave as they came."""
+        """The new residual, what was routed, and what the experts got, if it has them. Rows that
+        are not selected leave as they came."""
         s, wide = self.settings, self.precision.wide
         prefix = f"model.layers.{index}."
         raw = x.to(wide) @ self.parameters[prefix + "depth_router.weight"].to(wide)  # [L]
         adjusted = raw - s.tau * counts
         weights = torch.sigmoid(adjusted)
-        routed = self._route(self.plan[index], raw, adjusted, routing, chosen)
+        replayed = chosen.tokens.get(index)
+        routed = self._route(self.plan[index], raw, adjusted, routing, replayed)
 
         selection = routed.selection
         if len(selection) == 0:
-            return x, routed
+            return x, routed, None
         rows = x[selection]  # [m, d]
         a = self._attention(index, rows, positions[selection], documents[selection])
-        f = self._ffn(index, rows + a)
+        f, mixed = self._ffn(index, rows + a, chosen)
         r = weights[selection][:, None]
         if s.gate == "XMOD":
             scale = self.parameters[prefix + "depth_scale"].to(wide)
@@ -163,7 +174,7 @@ class Model:
             new_rows = rows.to(wide) + a.to(wide) + r * f.to(wide)
         else:
             new_rows = (rows + a) + f
-        return x.index_copy(0, selection, new_rows.to(x.dtype)), routed
+        return x.index_copy(0, selection, new_rows.to(x.dtype)), routed, mixed
 
     def _route(self, layer, raw, adjusted, routing, chosen):
         aligned = adjusted if self.settings.alignment == "BIASED" else raw
@@ -215,12 +226,62 @@ class Model:
         mixed = torch.einsum("hij,jhc->ihc", probabilities, v).reshape(m, -1)
         return self._linear(attn + "o_proj.weight", mixed.to(x.dtype))
 
-    def _ffn(self, index, x):
+    def _ffn(self, index, x, chosen):
+        """Of x [m, d] after its norm; and what the experts got, if the layer has them."""
         prefix = f"model.layers.{index}."
         normed = self._norm(prefix + "post_attention_layernorm.weight", x)
-        gate = self._linear(prefix + "mlp.gate_proj.weight", normed).to(self.precision.wide)
-        up = self._linear(prefix + "mlp.up_proj.weight", normed).to(self.precision.wide)
-        return self._linear(prefix + "mlp.down_proj.weight", (F.silu(gate) * up).to(x.dtype))
+        if self.plan[index].experts:
+            return self.mixture(prefix + "mlp.", normed, chosen.experts.get(index))
+        return self._swiglu(prefix + "mlp.", normed), None
+
+    def mixture(self, prefix, x, chosen=None):
+        """Of x [m, d]. `chosen` [m, routed]: these experts, and not those that it would choose."""
+        s, wide = self.settings, self.precision.wide
+        logits = x.to(wide) @ self.parameters[prefix + "gate.weight"].to(wide).T  # [m, E]
+        scores = torch.sigmoid(logits) if s.scoring == "SIGMOID" else logits.softmax(dim=-1)
+        preference = scores.detach() + self.parameters[prefix + SELECTION_BIAS].to(wide)
+        mixed = self._choose_experts(scores, preference, chosen)
+        weights = scores.gather(1, mixed.selection)  # [m, routed]
+        weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
+
+        total = torch.zeros_like(x, dtype=wide)
+        for expert in range(s.experts):
+            rows, places = torch.nonzero(mixed.selection == expert, as_tuple=True)
+            if len(rows) == 0:
+                continue
+            y = self._swiglu(prefix + f"experts.{expert}.", x[rows]).to(wide)
+            total = total.index_add(0, rows, weights[rows, places][:, None] * y)
+        if s.shared:
+            total = total + self._swiglu(prefix + "shared_experts.", x).to(wide)
+        return total.to(x.dtype), mixed
+
+    def _choose_experts(self, scores, preference, chosen):
+        s = self.settings
+        flips, flip_margin, margin = 0, 0.0, math.inf
+        selection = select_top_k(preference, s.routed)
+        worst_chosen = preference.gather(1, selection).min(dim=-1).values  # [m]
+        if s.routed < s.experts:
+            others = preference.scatter(1, selection, -math.inf)
+            margin = float((worst_chosen - others.max(dim=-1).values).min())
+        if chosen is not None:
+            foreign = ~(chosen[:, :, None] == selection[:, None, :]).any(dim=-1)  # [m, routed]
+            flips = int(foreign.sum())
+            if flips:
+                lacking = worst_chosen[:, None] - preference.gather(1, chosen)
+                flip_margin = float(lacking[foreign].max())
+            selection = chosen
+        counts = torch.bincount(selection.flatten(), minlength=s.experts)
+        # How often each expert is chosen, 1 on average, times its mean share of the scores: the
+        # sum is 1 when either is even.
+        frequency = counts.to(scores.dtype) * s.experts / (s.routed * len(scores))
+        share = (scores / scores.sum(dim=-1, keepdim=True)).mean(dim=0)
+        balance_loss = (frequency * share).sum()
+        return Mixed(selection, counts, balance_loss, margin, flips, flip_margin)
+
+    def _swiglu(self, prefix, x):
+        gate = self._linear(prefix + "gate_proj.weight", x).to(self.precision.wide)
+        up = self._linear(prefix + "up_proj.weight", x).to(self.precision.wide)
+        return self._linear(prefix + "down_proj.weight", (F.silu(gate) * up).to(x.dtype))
 
     def _norm(self, name, x):
         """RMSNorm over the last dim."""
@@ -265,47 +326,56 @@ class Batch:
 class BatchResult:
     loss: float  # cross-entropy alone
     auxiliary_loss: float  # what is added to it
-    gradients: dict  # of the sum of both, by name; before clipping
-    selection: dict  # layer index -> [B, k] int64
+    gradients: dict  # of the sum of both, by name; before clipping; of what is trained
+    selection: Selection
     routed: list  # per sequence: layer index -> Routed
+    mixed: list  # per sequence: layer index -> Mixed
+
+    def expert_counts(self):
+        """Layer index -> tokens of the batch that each expert got, [E] int64."""
+        return {
+            index: sum(of_sequence[index].counts for of_sequence in self.mixed)
+            for index in self.mixed[0]
+        }
 
 
 def loss_and_gradients(model, batch, replay=None):
-    """Top-k routing of a global batch, or the replayed selection: layer index -> [B, k]."""
+    """Top-k routing of a global batch; `replay`: with this Selection instead."""
     settings = model.settings
     counted = int((batch.labels != UNCOUNTED).sum())
     tokens = batch.tokens.numel()
     for parameter in model.parameters.values():
         parameter.grad = None
     loss = auxiliary_loss = 0.0
-    routed = []
+    routed, mixed = [], []
     for b in range(len(batch.tokens)):
-        chosen = None if replay is None else {i: rows[b] for i, rows in replay.items()}
+        chosen = None if replay is None else replay.sequence(b)
         result = model.run(*batch.sequence(b), replay=chosen)
         cross_entropy = result.token_losses.sum() / counted
         alignment_losses = [layer.alignment_loss for layer in result.routed.values()]
         alignment_loss = sum(alignment_losses, torch.zeros_like(cross_entropy))
+        balance_losses = [layer.balance_loss for layer in result.mixed.values()]
+        balance_loss = sum(balance_losses, torch.zeros_like(cross_entropy))
         auxiliary = settings.routing_coefficient * alignment_loss / tokens
+        auxiliary = auxiliary + settings.balance_coefficient * balance_loss / len(batch.tokens)
         (cross_entropy + auxiliary).backward()
         loss += cross_entropy.item()
         auxiliary_loss += auxiliary.item()
         routed.append(result.routed)
+        mixed.append(result.mixed)
     gradients = {
         name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         for name, parameter in model.parameters.items()
+        if parameter.requires_grad
     }
-    selection = {
-        index: torch.stack([of_sequence[index].selection for of_sequence in routed])
-        for index, layer in enumerate(model.plan)
-        if layer.kind == "S"
-    }
-    return BatchResult(loss, auxiliary_loss, gradients, selection, routed)
+    selection = Selection(stacked(routed), stacked(mixed))
+    return BatchResult(loss, auxiliary_loss, gradients, selection, routed, mixed)
 
 
 @torch.no_grad()
 def evaluate(model, batch, routing):
-    """Mean loss over the counted labels, the losses [B, L] and, per sequence, what was routed."""
+    """Mean loss over the counted labels, the losses [B, L] and the result of each sequence."""
     results = [model.run(*batch.sequence(b), routing=routing) for b in range(len(batch.tokens))]
     losses = torch.stack([result.token_losses for result in results])
     counted = int((batch.labels != UNCOUNTED).sum())
-    return float(losses.sum()) / counted, losses, [result.routed for result in results]
+    return float(losses.sum()) / counted, losses, results

@@ -1,4 +1,4 @@
-"""Clipping, the learning-rate schedule, Muon and AdamW."""
+"""Clipping, the learning-rate schedule, Muon and AdamW, and the selection bias of experts."""
 
 import dataclasses
 import math
@@ -24,9 +24,15 @@ class OptimizerSettings:
 
 
 def role(name):
-    """"q_proj" of "model.layers.3.self_attn.q_proj.weight"; "depth_scale" of itself."""
+    """"q_proj" of "model.layers.3.self_attn.q_proj.weight"; "depth_scale" of itself; "up_proj" of an
+    expert's, each of which is a matrix of its own; "gate" of what scores experts."""
     parts = name.split(".")
     return parts[-2] if parts[-1] == "weight" else parts[-1]
+
+
+def is_trained(name):
+    """By its gradient: the selection bias moves by counts alone."""
+    return role(name) != "e_score_correction_bias"
 
 
 def uses_muon(name, settings):
@@ -34,7 +40,7 @@ def uses_muon(name, settings):
 
 
 def decay(name, settings):
-    """Norms, scales and routers have none."""
+    """Norms, scales, routers and gates have none."""
     return settings.weight_decay if role(name) in MUON_MATRICES | DECAYED_TABLES else 0.0
 
 
@@ -73,6 +79,8 @@ def initial_state(parameters, settings):
     """NAME.momentum, or NAME.first and NAME.second, all 0."""
     state = {}
     for name, parameter in parameters.items():
+        if not is_trained(name):
+            continue
         kinds = ["momentum"] if uses_muon(name, settings) else ["first", "second"]
         for kind in kinds:
             state[f"{name}.{kind}"] = torch.zeros_like(parameter)
@@ -81,9 +89,12 @@ def initial_state(parameters, settings):
 
 @torch.no_grad()
 def update(parameters, gradients, state, settings, rate, step):
-    """One step in place, number `step` from 1. Gradients are as they were before clipping."""
+    """One step in place, number `step` from 1. Gradients are as they were before clipping. The
+    selection bias stays: see update_selection_bias."""
     scale = clip_scale(gradient_norm(gradients), settings.clip)
     for name, parameter in parameters.items():
+        if not is_trained(name):
+            continue
         gradient = gradients[name] * scale
         parameter.mul_(1 - rate * decay(name, settings))
         if uses_muon(name, settings):
@@ -91,6 +102,17 @@ def update(parameters, gradients, state, settings, rate, step):
         else:
             first, second = state[f"{name}.first"], state[f"{name}.second"]
             parameter.sub_(rate * _adam(gradient, first, second, settings, step))
+
+
+@torch.no_grad()
+def update_selection_bias(parameters, counts, rate):
+    """After a step. counts: layer index -> tokens of its global batch that each expert got. An expert
+    that got fewer than the mean is preferred by `rate` more from now on."""
+    for index, of_layer in counts.items():
+        bias = parameters[f"model.layers.{index}.mlp.gate.e_score_correction_bias"]
+        # Of whole numbers, so that an expert that got the mean stays where it is.
+        direction = torch.sign(of_layer.sum() - of_layer * len(of_layer))
+        bias.add_(rate * direction.to(bias.dtype))
 
 
 def _muon(gradient, momentum, settings):

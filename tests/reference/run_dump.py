@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 import optimizer
 from difference import gradient_floor_norm, kind, relative_difference
 from model import Batch, Model, loss_and_gradients, parameter_shapes
+from selection import Selection
 from settings import PRECISIONS, Settings, parse_plan
 
 # Of loss and gradient norm; of gradients; of weights; of what the optimizer added to the weights,
@@ -43,14 +44,14 @@ class Report:
         relative = gap / abs(computed) if computed else (0.0 if gap == 0 else float("inf"))
         self._line(what, f"dump {dumped:.12g}, here {computed:.12g}", relative, tolerance)
 
-    def flips(self, routed, allowed):
-        """Tokens of the dumped selection that the logits computed here would not have selected."""
-        layers = [layer for of_sequence in routed for layer in of_sequence.values()]
+    def flips(self, what, decisions, allowed):
+        """Of the dumped selection, what the logits computed here would not have selected."""
+        layers = [layer for of_sequence in decisions for layer in of_sequence.values()]
         flips = sum(layer.flips for layer in layers)
         margin = max((layer.flip_margin for layer in layers), default=0.0)
         self.passed = self.passed and (allowed or flips == 0)
         mark = "    " if allowed or flips == 0 else "FAIL"
-        print(f"{mark} selection: {flips} tokens would not be selected here, margin {margin:.2e}")
+        print(f"{mark} selection: {flips} {what} would not be selected here, margin {margin:.2e}")
 
     def tensors(self, what, dumped, computed, tolerance, floor_norm=lambda name: 0.0):
         """Without a tolerance the lines only inform."""
@@ -77,7 +78,7 @@ class Dump:
     gradients: dict
     optimizer_before: dict
     batch: Batch
-    selection: dict  # layer index -> [B, k]
+    selection: Selection
     record: dict  # the metrics of the step
 
     @property
@@ -85,50 +86,75 @@ class Dump:
         return self.weights_before["model.norm.weight"].dtype == torch.float64
 
 
-def read_dump(directory, model_shapes, plan, rules):
+def read_dump(directory, settings, plan, rules):
     """SystemExit when a tensor is missing, is one too many or has the wrong shape."""
+    model_shapes = parameter_shapes(settings, plan)
+    trained_shapes = {n: shape for n, shape in model_shapes.items() if optimizer.is_trained(n)}
     state = optimizer.initial_state(
         {name: torch.empty(shape) for name, shape in model_shapes.items()}, rules
     )
     state_shapes = {name: list(tensor.shape) for name, tensor in state.items()}
-    names = ["weights_before", "weights_after", "gradients", "optimizer_before"]
+    expected_shapes = {
+        "weights_before": model_shapes,
+        "weights_after": model_shapes,
+        "gradients": trained_shapes,
+        "optimizer_before": state_shapes,
+    }
     files = {}
-    for name in names:
+    for name, expected in expected_shapes.items():
         path = directory / f"{name}.safetensors"
         files[name] = load_file(path)
         shapes = {tensor: list(value.shape) for tensor, value in files[name].items()}
-        expected = state_shapes if name == "optimizer_before" else model_shapes
         for tensor in sorted(shapes.keys() | expected.keys()):
             found, wanted = shapes.get(tensor, "missing"), expected.get(tensor, "absent")
             if found != wanted:
                 raise SystemExit(f"{path}: {tensor} is {found}, but the model wants it {wanted}")
     tokens = load_file(directory / "tokens.safetensors")
     batch = Batch(tokens["input_ids"], tokens["labels"], tokens.get("document_ids"))
-    selection = read_selection(
-        directory / "selection.safetensors", plan, batch.tokens.shape[1]
-    )
+    length = batch.tokens.shape[1]
+    selection = read_selection(directory / "selection.safetensors", settings, plan, length)
     record = json.loads((directory / "step.json").read_text())
     return Dump(**files, batch=batch, selection=selection, record=record)
 
 
-def read_selection(path, plan, length):
-    """Of every sparse layer of the plan; SystemExit when one is missing or is not as it must be."""
+def read_selection(path, settings, plan, length):
+    """Of every layer of the plan that selects; SystemExit when one is missing or is not as it must
+    be."""
     tensors = load_file(path) if path.exists() else {}
-    selection = {}
-    for index, layer in enumerate(plan):
-        if layer.kind != "S":
-            continue
-        name, k = f"model.layers.{index}.depth_selection", length // layer.sparsity
+    selection = Selection({}, {})
+
+    def take(index, kind):
+        name = f"model.layers.{index}.{kind}"
         if name not in tensors:
             raise SystemExit(f"{path} has no {name}, which the plan asks for")
-        rows = tensors.pop(name)
-        ascending = bool((rows[:, 1:] > rows[:, :-1]).all())
-        if rows.shape[1] != k or not ascending or rows.min() < 0 or rows.max() >= length:
-            raise SystemExit(f"{path}: {name} is not {k} ascending tokens of {length}")
-        selection[index] = rows
+        return name, tensors.pop(name)
+
+    for index, layer in enumerate(plan):
+        k = length // layer.sparsity
+        if layer.kind == "S":
+            name, rows = take(index, "depth_selection")
+            if not are_ascending(rows, length) or rows.shape[1:] != (k,):
+                raise SystemExit(f"{path}: {name} is not {k} ascending tokens of {length}")
+            selection.tokens[index] = rows
+        if layer.experts:
+            name, rows = take(index, "expert_selection")
+            rows = rows.sort(dim=-1).values
+            wanted = (k, settings.routed)
+            if not are_ascending(rows, settings.experts) or rows.shape[1:] != wanted:
+                raise SystemExit(
+                    f"{path}: {name} is not {settings.routed} different experts of "
+                    f"{settings.experts} for each of {k} tokens"
+                )
+            selection.experts[index] = rows
     if tensors:
         raise SystemExit(f"{path} has {sorted(tensors)[0]}, which the plan does not ask for")
     return selection
+
+
+def are_ascending(rows, count):
+    """Along the last dim, and indices of `count` things."""
+    ascending = bool((rows[..., 1:] > rows[..., :-1]).all())
+    return ascending and rows.min() >= 0 and rows.max() < count
 
 
 def compare(dump, model, rules, tolerance):
@@ -144,7 +170,9 @@ def compare(dump, model, rules, tolerance):
     }
     for name, value in computed.items():
         report.scalar(name, dump.record[name], value, tolerance["scalar"])
-    report.flips(result.routed, allowed=not exact)
+    report.flips("tokens", result.routed, allowed=not exact)
+    if any(result.mixed):
+        report.flips("experts of tokens", result.mixed, allowed=not exact)
     report.tensors(
         "gradient",
         dump.gradients,
@@ -155,7 +183,8 @@ def compare(dump, model, rules, tolerance):
 
     # The optimizer by itself. Beside the weights, what it added to them, which is far smaller.
     before = {name: p.detach() for name, p in model.parameters.items()}
-    after = new_weights(dump, model, rules, dump.gradients)
+    counts = result.expert_counts()
+    after = new_weights(dump, model, rules, dump.gradients, counts)
     report.tensors(
         "weights, from dumped gradients", dump.weights_after, after, tolerance["weight"]
     )
@@ -167,19 +196,20 @@ def compare(dump, model, rules, tolerance):
     )
     # The whole step. AdamW divides each element by its own size, so where a gradient is nearly 0
     # rounding decides its sign: only FP64 can be held to a tolerance.
-    after = new_weights(dump, model, rules, result.gradients)
+    after = new_weights(dump, model, rules, result.gradients, counts)
     limit = tolerance["weight"] if exact else None
     report.tensors("weights, from gradients here", dump.weights_after, after, limit)
     return report.passed
 
 
-def new_weights(dump, model, rules, gradients):
+def new_weights(dump, model, rules, gradients, expert_counts):
     master = model.precision.master
     weights = {name: p.detach().clone() for name, p in model.parameters.items()}
     state = {name: tensor.to(master).clone() for name, tensor in dump.optimizer_before.items()}
-    gradients = {name: gradients[name].to(master) for name in weights}
+    gradients = {name: gradient.to(master) for name, gradient in gradients.items()}
     rate, step = dump.record["learning_rate"], dump.record["step"]
     optimizer.update(weights, gradients, state, rules, rate, step)
+    optimizer.update_selection_bias(weights, expert_counts, model.settings.expert_bias_rate)
     return weights
 
 
@@ -198,7 +228,7 @@ def main(arguments=None):
     model_json = json.loads(options.model.read_text())
     plan = parse_plan(model_json["plan"])
     settings = Settings.from_json(model_json["model"])
-    dump = read_dump(options.dump, parameter_shapes(settings, plan), plan, rules)
+    dump = read_dump(options.dump, settings, plan, rules)
     stored = "FP64" if dump.is_fp64 else "FP32"
     precision = options.precision or stored
     model = Model(settings, plan, PRECISIONS[precision], dump.weights_before)

@@ -17,25 +17,19 @@ import optimizer
 import run_dump
 from difference import relative_difference
 from make_goldens import CASES, draw_batch, draw_weights, model_settings
-from model import (
-    UNCOUNTED,
-    Batch,
-    Model,
-    loss_and_gradients,
-    rotary_table,
-    rotate,
-    select_causal,
-    select_top_k,
-)
-from selftest_optimizer import Differences, Optimizers  # noqa: F401 (they run with the rest)
+from model import UNCOUNTED, Model, loss_and_gradients, rotary_table, rotate
+from selection import select_causal, select_top_k
+from selftest_experts import Experts  # noqa: F401 (it and the next run with the rest)
+from selftest_optimizer import Differences, Optimizers  # noqa: F401
 from settings import BF16, FP32, FP64, Layer, parse_plan
 
 
 def make(plan, precision=FP64, seed=3, **changes):
     """A model of the goldens' sizes, and a batch for it."""
-    settings = dataclasses.replace(model_settings(CASES["dense"]), **changes)
-    generator = numpy.random.default_rng(seed)
     layers = parse_plan(plan)
+    case = "moe" if any(layer.experts for layer in layers) else "dense"
+    settings = dataclasses.replace(model_settings(CASES[case]), **{"theta": 1e6, **changes})
+    generator = numpy.random.default_rng(seed)
     weights = draw_weights(settings, layers, generator)
     return Model(settings, layers, precision, weights), draw_batch(settings, generator)
 
@@ -44,7 +38,7 @@ def make(plan, precision=FP64, seed=3, **changes):
 def total_loss(model, batch, replay):
     """Loss and auxiliary term by a formula of its own."""
     results = [
-        model.run(*batch.sequence(b), replay={i: rows[b] for i, rows in replay.items()})
+        model.run(*batch.sequence(b), replay=replay.sequence(b))
         for b in range(len(batch.tokens))
     ]
     losses = []
@@ -54,7 +48,9 @@ def total_loss(model, batch, replay):
         losses += [-log_probabilities[i, batch.labels[b, i]] for i in counted]
     loss = float(sum(losses)) / len(losses)
     alignment = sum(float(of.alignment_loss) for result in results for of in result.routed.values())
-    return loss + model.settings.routing_coefficient * alignment / batch.tokens.numel()
+    loss += model.settings.routing_coefficient * alignment / batch.tokens.numel()
+    balance = sum(float(of.balance_loss) for result in results for of in result.mixed.values())
+    return loss + model.settings.balance_coefficient * balance / len(batch.tokens)
 
 
 class Gradients(unittest.TestCase):
@@ -62,8 +58,8 @@ class Gradients(unittest.TestCase):
         result = loss_and_gradients(model, batch)
         generator = numpy.random.default_rng(5)
         width = 1e-5
-        for name, parameter in model.parameters.items():
-            flat, gradient = parameter.detach().view(-1), result.gradients[name].view(-1)
+        for name, gradient in result.gradients.items():
+            flat, gradient = model.parameters[name].detach().view(-1), gradient.view(-1)
             largest = int(gradient.abs().argmax())
             for i in {largest, int(generator.integers(len(flat)))}:
                 kept = float(flat[i])
@@ -85,6 +81,17 @@ class Gradients(unittest.TestCase):
 
     def test_documents(self):
         self.assert_finite_differences(*make("D + S2", document_mask=True))
+
+    def test_experts_with_either_scoring(self):
+        # Coefficients so large that a wrong gradient of the losses that they weigh would show.
+        coefficients = dict(routing_coefficient=1.0, balance_coefficient=1.0)
+        for plan, settings in (
+            ("SE3 + E", {}),
+            ("SE3", {"scoring": "SOFTMAX"}),
+            ("E", {"shared": 0, "routed": 3}),
+        ):
+            with self.subTest(plan=plan, **settings):
+                self.assert_finite_differences(*make(plan, **settings, **coefficients))
 
     def test_narrower_precisions_stay_near(self):
         exact, batch = make("D + 2*S3")
@@ -154,7 +161,9 @@ class Parts(unittest.TestCase):
         nested = parse_plan("2*D + 2*(4*S4 + D)")
         dense, sparse = [Layer("D")], [Layer("S", 4)]
         self.assertEqual(nested, dense * 2 + (sparse * 4 + dense) * 2)
-        for wrong in ("", "D +", "2 D", "(D", "D)", "S", "28*E", "loop(2, D)"):
+        mixtures = [Layer("D", experts=True), Layer("S", 16, experts=True)]
+        self.assertEqual(parse_plan("E + SE16"), mixtures)
+        for wrong in ("", "D +", "2 D", "(D", "D)", "S", "SE", "DE", "E4", "28*A", "loop(2, D)"):
             with self.assertRaises(ValueError, msg=wrong):
                 parse_plan(wrong)
 
@@ -167,6 +176,13 @@ class Routing(unittest.TestCase):
         for b in range(len(batch.tokens)):
             logits = [model.run(*batch.sequence(b)).logits for model in (sparse, dense)]
             self.assertTrue(torch.equal(*logits))
+        sparse, batch = make("2*SE1", gate="NONE")
+        weights = {n: p for n, p in sparse.parameters.items() if "depth_router" not in n}
+        dense = Model(sparse.settings, parse_plan("2*E"), FP64, weights)
+        results = [model.run(*batch.sequence(0)) for model in (sparse, dense)]
+        self.assertTrue(torch.equal(results[0].logits, results[1].logits))
+        losses = [float(result.mixed[1].balance_loss.detach()) for result in results]
+        self.assertEqual(losses[0], losses[1])
 
     def test_rows_not_selected_stay_as_they_were(self):
         for gate in ("XMOD", "MOD", "NONE"):
@@ -231,24 +247,21 @@ class Routing(unittest.TestCase):
 class Dumps(unittest.TestCase):
     """A dump of the reference's own second step."""
 
-    def write(self, directory, precision=FP64, spoil=None):
-        model, batch = make("D + 2*S3 + D", precision)
+    def write(self, directory, precision=FP64, spoil=None, plan="D + 2*S3 + D"):
+        model, batch = make(plan, precision)
         rules = optimizer.OptimizerSettings()
         state = optimizer.initial_state(model.parameters, rules)
-        optimizer.update(
-            model.parameters, loss_and_gradients(model, batch).gradients, state, rules, 0.01, 1
-        )
+        first = loss_and_gradients(model, batch)
+        self.update(model, first, state, rules, 0.01, 1)
         result = loss_and_gradients(model, batch)
         files = {
             "weights_before": {n: p.detach().clone() for n, p in model.parameters.items()},
             "optimizer_before": {name: tensor.clone() for name, tensor in state.items()},
             "gradients": {name: tensor.clone() for name, tensor in result.gradients.items()},
             "tokens": {"input_ids": batch.tokens, "labels": batch.labels},
-            "selection": {
-                f"model.layers.{i}.depth_selection": rows for i, rows in result.selection.items()
-            },
+            "selection": result.selection.tensors(),
         }
-        optimizer.update(model.parameters, result.gradients, state, rules, 0.005, 2)
+        self.update(model, result, state, rules, 0.005, 2)
         files["weights_after"] = {n: p.detach() for n, p in model.parameters.items()}
         record = {
             "step": 2,
@@ -262,8 +275,13 @@ class Dumps(unittest.TestCase):
         for name, tensors in files.items():
             save_file(tensors, directory / f"{name}.safetensors")
         (directory / "step.json").write_text(json.dumps(record))
-        inspected = {"plan": "D + 2*S3 + D", "model": dataclasses.asdict(model.settings)}
+        inspected = {"plan": plan, "model": dataclasses.asdict(model.settings)}
         (directory / "model.json").write_text(json.dumps(inspected))
+
+    def update(self, model, result, state, rules, rate, step):
+        optimizer.update(model.parameters, result.gradients, state, rules, rate, step)
+        bias_rate = model.settings.expert_bias_rate
+        optimizer.update_selection_bias(model.parameters, result.expert_counts(), bias_rate)
 
     def status(self, *arguments, **settings):
         with tempfile.TemporaryDirectory() as temporary:
@@ -278,6 +296,49 @@ class Dumps(unittest.TestCase):
         self.assertEqual(self.status(precision=FP32), 0)
         self.assertEqual(self.status("--precision", "FP64", precision=FP32), 0)
         self.assertEqual(self.status("--precision", "BF16", precision=BF16), 0)
+        self.assertEqual(self.status(plan="E + SE3"), 0)
+        self.assertEqual(self.status(plan="E + SE3", precision=FP32), 0)
+
+    def test_the_order_of_experts_does_not_matter(self):
+        def turn_round(files, record):
+            name = "model.layers.0.expert_selection"
+            files["selection"][name] = files["selection"][name].flip(-1).contiguous()
+
+        self.assertEqual(self.status(plan="E", spoil=turn_round), 0)
+
+    def test_each_wrong_figure_of_experts_fails(self):
+        def move(file, name, step):
+            def spoil(files, record):
+                files[file][name] = files[file][name] + step
+
+            return spoil
+
+        mlp = "model.layers.1.mlp."
+        for file, name in (
+            ("weights_after", mlp + "gate.e_score_correction_bias"),
+            ("weights_before", mlp + "gate.e_score_correction_bias"),
+            ("weights_after", mlp + "experts.0.up_proj.weight"),
+            ("gradients", mlp + "gate.weight"),
+            ("gradients", mlp + "shared_experts.down_proj.weight"),
+            ("optimizer_before", mlp + "experts.0.down_proj.weight.momentum"),
+        ):
+            with self.subTest(file=file, name=name):
+                self.assertEqual(self.status(plan="E + SE3", spoil=move(file, name, 1e-4)), 1)
+
+        def other_expert(files, record):
+            chosen = files["selection"]["model.layers.0.expert_selection"]
+            chosen[0, 0] = torch.tensor([i for i in range(6) if i not in chosen[0, 0]][:2])
+
+        def twice(files, record):
+            files["selection"]["model.layers.0.expert_selection"][0, 0] = 3
+
+        def bias_gradient(files, record):
+            files["gradients"][mlp + "gate.e_score_correction_bias"] = torch.zeros(6)
+
+        self.assertEqual(self.status(plan="E + SE3", spoil=other_expert), 1)
+        for spoil in (twice, bias_gradient):
+            with self.assertRaises(SystemExit):
+                self.status(plan="E + SE3", spoil=spoil)
 
     def test_each_wrong_figure_fails(self):
         def scale(file, name, factor):

@@ -66,11 +66,33 @@ class Optimizers(unittest.TestCase):
     def test_who_takes_and_decays_what(self):
         rules = optimizer.OptimizerSettings()
         shapes = parameter_shapes(model_settings(CASES["xmod"]), parse_plan("D + S2"))
+        shapes |= parameter_shapes(model_settings(CASES["moe"]), parse_plan("E"))
         for name, shape in shapes.items():
             table = name in ("model.embed_tokens.weight", "lm_head.weight")
-            matrix = len(shape) == 2 and not table
+            matrix = len(shape) == 2 and not table and not name.endswith("mlp.gate.weight")
             self.assertEqual(optimizer.uses_muon(name, rules), matrix, name)
             self.assertEqual(optimizer.decay(name, rules), 0.1 if matrix or table else 0.0, name)
+            trained = not name.endswith("e_score_correction_bias")
+            self.assertEqual(optimizer.is_trained(name), trained, name)
+        state = optimizer.initial_state({n: torch.zeros(s) for n, s in shapes.items()}, rules)
+        for ours, kinds in (
+            ("mlp.experts.5.down_proj.weight", ["momentum"]),
+            ("mlp.gate.weight", ["first", "second"]),
+            ("mlp.gate.e_score_correction_bias", []),
+        ):
+            name = f"model.layers.0.{ours}."
+            found = sorted(key.removeprefix(name) for key in state if key.startswith(name))
+            self.assertEqual(found, kinds)
+
+    def test_the_selection_bias_evens_the_counts(self):
+        name = "model.layers.{}.mlp.gate.e_score_correction_bias"
+        biases = {name.format(i): torch.zeros(n, dtype=torch.float64) for i, n in ((1, 2), (4, 3))}
+        # [4, 0] and [0, 3] of two halves of a batch; and one expert that got the mean.
+        counts = {1: torch.tensor([4, 0]) + torch.tensor([0, 3]), 4: torch.tensor([1, 5, 3])}
+        for _ in range(2):
+            optimizer.update_selection_bias(biases, counts, 0.001)
+        self.assertEqual(biases[name.format(1)].tolist(), [-0.002, 0.002])
+        self.assertEqual(biases[name.format(4)].tolist(), [0.002, -0.002, 0.0])
 
     def test_schedule(self):
         rates = [optimizer.learning_rate(step, 1000, 2.0) for step in range(1, 1001)]

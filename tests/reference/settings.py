@@ -16,7 +16,7 @@ class Settings:
     heads: int  # H
     kv_heads: int  # G; query head j reads key/value head j // (H / G)
     head_dim: int  # h; H * h may differ from d
-    ffn: int  # F
+    ffn: int  # F; nothing when every FFN is a mixture of experts
     vocabulary: int  # V
     theta: float = 1e6
     eps: float = 1e-6
@@ -27,18 +27,29 @@ class Settings:
     reset_every: int = 0  # 0: counts are reset by layers that see all tokens alone
     routing_coefficient: float = 1e-4
     document_mask: bool = False
+    experts: int = 0  # E, routed experts of a mixture
+    routed: int = 0  # of them, those that each token goes to
+    shared: int = 0  # experts that every token goes to besides
+    expert_ffn: int = 0  # width of one expert
+    scoring: str = "SIGMOID"  # SIGMOID or SOFTMAX
+    balance_coefficient: float = 1e-4
+    expert_bias_rate: float = 1e-3
 
     def __post_init__(self):
         if self.gate not in ("XMOD", "MOD", "NONE"):
             raise ValueError(f"gate is {self.gate!r}; it must be XMOD, MOD or NONE")
         if self.alignment not in ("BIASED", "RAW"):
             raise ValueError(f"alignment is {self.alignment!r}; it must be BIASED or RAW")
+        if self.scoring not in ("SIGMOID", "SOFTMAX"):
+            raise ValueError(f"scoring is {self.scoring!r}; it must be SIGMOID or SOFTMAX")
+        if self.routed > self.experts:
+            raise ValueError(f"routed is {self.routed}; there are {self.experts} experts")
         if self.heads % self.kv_heads or self.head_dim % 2:
             raise ValueError("heads must be a multiple of kv_heads, and head_dim must be even")
 
     @staticmethod
     def from_json(model):
-        """From the object under "model"; fields of mixtures of experts are left aside."""
+        """From the object under "model"; what it has besides is left aside."""
         known = {field.name for field in dataclasses.fields(Settings)}
         return Settings(**{name: value for name, value in model.items() if name in known})
 
@@ -47,11 +58,12 @@ class Settings:
 class Layer:
     kind: str  # "D": sees all tokens; "S": sees the top floor(L / sparsity) of each sequence
     sparsity: int = 1
+    experts: bool = False  # the FFN is a mixture of experts
 
 
 def parse_plan(text):
     """The layers, in order, of a plan in short form."""
-    tokens = re.findall(r"loop|[A-Z]\d*|\d+|[-+*(),]|\S", text)
+    tokens = re.findall(r"loop|[A-Z]+\d*|\d+|[-+*(),]|\S", text)
     layers, rest = _parse_sum(tokens)
     if rest:
         raise ValueError(f"plan {text!r} cannot be read from {rest[0]!r} on")
@@ -80,11 +92,11 @@ def _parse_term(tokens):
         if not rest or rest[0] != ")":
             raise ValueError("a plan has '(' without ')'")
         return layers, rest[1:]
-    if head == "D":
-        return [Layer("D")], rest
-    if re.fullmatch(r"S[1-9]\d*", head):
-        return [Layer("S", int(head[1:]))], rest
-    raise ValueError(f"a plan has {head!r}; this program knows D and S with a number only")
+    if head in ("D", "E"):
+        return [Layer("D", experts=head == "E")], rest
+    if re.fullmatch(r"SE?[1-9]\d*", head):
+        return [Layer("S", int(head.lstrip("SE")), experts="E" in head)], rest
+    raise ValueError(f"a plan has {head!r}; this program knows D, E, and S and SE with a number")
 
 
 @dataclasses.dataclass(frozen=True)
