@@ -15,6 +15,7 @@
 #include "kernels/optimizer.h"
 #include "nlohmann/json.hpp"
 #include "runtime/language_model.h"
+#include "runtime/model/expert_names.h"
 #include "runtime/optimizer/optimizer.h"
 #include "runtime/optimizer/schedule.h"
 #include "runtime/run_state.h"
@@ -76,12 +77,19 @@ ModelConfig ConfigOf(const Json& job) {
   config.increment = model["increment"];
   config.routing_coefficient = model["routing_coefficient"];
   config.reset_every = model["reset_every"];
+  config.experts = model["experts"];
+  config.routed = model["routed"];
+  config.shared = model["shared"];
+  config.expert_ffn = model["expert_ffn"];
+  config.scoring = model["scoring"] == "SOFTMAX" ? Scoring::kSoftmax : Scoring::kSigmoid;
+  config.balance_coefficient = model["balance_coefficient"];
+  config.expert_bias_rate = model["expert_bias_rate"];
   std::vector<PlanSegment> segments;
   for (const Json& layer : job["layers"]) {
     const bool dense = layer["kind"] == "D";
     segments.push_back({.repeat = 1,
                         .layer = {dense ? LayerKind::kDense : LayerKind::kSparse,
-                                  layer["sparsity"].get<int64_t>()},
+                                  layer["sparsity"].get<int64_t>(), layer["experts"].get<bool>()},
                         .group = {}});
   }
   config.plan = MakeLayerPlan(segments, config.reset_every);
@@ -136,10 +144,15 @@ double GradientFloor(const Parameter& parameter) {
     case ParameterRole::kScale:
       return 1e-2;
     case ParameterRole::kRouter:
-      return 1e-3;
+      return parameter.spec.name.ends_with("depth_router.weight") ? 1e-3 : 1e-4;
     default:
       return 1e-4;
   }
+}
+
+// By a gradient: the selection bias of experts moves by a rule of its own.
+bool IsTrained(const Parameter& parameter) {
+  return parameter.spec.role != ParameterRole::kExpertBias;
 }
 
 // A golden case, run by Fathom in one precision.
@@ -210,7 +223,8 @@ class ReferenceCase {
     Pass pass = model_->stage().NewPass(stream, arena, batch);
     pass.training = true;
     pass.auxiliary_weight = model_->config().routing_coefficient / tokens;
-    if (replay) pass.replay = RecordedSelection(step);
+    pass.balance_weight = model_->config().balance_coefficient / host.sequences;
+    if (replay) Replay(step, &pass);
 
     Launch(stream, Fill{.value = 0, .y = model_->parameters().gradients()});
     const Tensor losses = arena.New(StatisticsDType(model_->dtype()), {batch.rows()});
@@ -220,10 +234,12 @@ class ReferenceCase {
     model_->stage().Loss(pass, batch, 1 / labels, losses);
     Launch(stream, Sum{.x = losses, .factor = 1 / labels, .sum = sums.Rows(0, 1)});
     Launch(stream, Sum{.x = pass.auxiliary_loss, .sum = sums.Rows(1, 2)});
+    Launch(stream, Sum{.x = pass.auxiliary_part, .sum = sums.Rows(1, 2)});
     Outcome outcome;
     outcome.selections = Selections(pass);
     model_->stage().Backward(pass, batch);
     for (const Parameter& parameter : model_->parameters().all()) {
+      if (!IsTrained(parameter)) continue;
       outcome.gradients[parameter.spec.name] = ToHost(parameter.gradient);
     }
     outcome.learning_rate =
@@ -263,28 +279,38 @@ class ReferenceCase {
   const std::string& name() const { return name_; }
 
  private:
-  // The reference counts positions within a sequence, passes count rows of the micro-batch.
-  ReplayedSelection RecordedSelection(int64_t step) {
-    const auto tensors = HasSparseLayers()
-                             ? ReadTensors(name_, absl::StrCat("selection_", step, ".safetensors"))
-                             : std::map<std::string, std::vector<double>>();
-    ReplayedSelection replay;
-    const auto& layers = model_->config().plan.layers;
+  // What the reference recorded as selected in `step`. It counts positions within a sequence,
+  // passes count rows of the micro-batch.
+  void Replay(int64_t step, Pass* pass) {
+    if (!Selects()) return;
+    const auto tensors = ReadTensors(name_, absl::StrCat("selection_", step, ".safetensors"));
+    const ModelConfig& config = model_->config();
+    const auto& layers = config.plan.layers;
+    pass->replay.resize(layers.size());
+    pass->expert_replay.resize(layers.size());
     for (size_t layer = 0; layer < layers.size(); ++layer) {
-      const auto found = tensors.find(SelectionName(layer));
-      if (found == tensors.end()) {
-        replay.emplace_back();
-        continue;
+      const auto tokens = tensors.find(SelectionName(layer));
+      if (tokens != tensors.end()) {
+        const int64_t k = length_ / layers[layer].spec.sparsity;
+        std::vector<int32_t> rows;
+        for (size_t i = 0; i < tokens->second.size(); ++i) {
+          rows.push_back(static_cast<int32_t>(tokens->second[i]) + i / k * length_);
+        }
+        pass->replay[layer] = UploadRows(rows, {static_cast<int64_t>(rows.size())});
       }
-      const int64_t k = length_ / layers[layer].spec.sparsity;
-      std::vector<int32_t> rows;
-      for (size_t i = 0; i < found->second.size(); ++i) {
-        rows.push_back(static_cast<int32_t>(found->second[i]) + i / k * length_);
+      const auto experts = tensors.find(ExpertSelectionName(layer));
+      if (experts != tensors.end()) {
+        const std::vector<int32_t> chosen(experts->second.begin(), experts->second.end());
+        const int64_t rows = chosen.size() / config.routed;
+        pass->expert_replay[layer] = UploadRows(chosen, {rows, config.routed});
       }
-      replay.push_back(model_->arena().New(DType::kInt32, {static_cast<int64_t>(rows.size())}));
-      model_->stream().CopyToDevice(rows.data(), replay.back());
     }
-    return replay;
+  }
+
+  Tensor UploadRows(const std::vector<int32_t>& rows, const Shape& shape) {
+    const Tensor tensor = model_->arena().New(DType::kInt32, shape);
+    model_->stream().CopyToDevice(rows.data(), tensor);
+    return tensor;
   }
 
   std::map<std::string, std::vector<double>> Selections(const Pass& pass) const {
@@ -295,12 +321,18 @@ class ReferenceCase {
         selections[SelectionName(selection.layer)].push_back(index.data<int32_t>()[i] % length_);
       }
     }
+    for (const LayerExperts& layer : pass.experts) {
+      const int32_t* experts = layer.experts.data<int32_t>();
+      selections[ExpertSelectionName(layer.layer)].assign(experts,
+                                                          experts + layer.experts.elements());
+    }
     return selections;
   }
 
-  bool HasSparseLayers() const {
+  // Whether a layer selects tokens or experts.
+  bool Selects() const {
     for (const PlannedLayer& layer : model_->config().plan.layers) {
-      if (layer.spec.kind == LayerKind::kSparse) return true;
+      if (layer.spec.kind == LayerKind::kSparse || layer.spec.experts) return true;
     }
     return false;
   }
@@ -327,6 +359,7 @@ void ExpectGradients(ReferenceCase& run, const ReferenceCase::Outcome& outcome, 
   all = std::sqrt(all);
   size_t compared = 0;
   for (const Parameter& parameter : run.model().parameters().all()) {
+    if (!IsTrained(parameter)) continue;
     const auto found = expected.find(parameter.spec.name);
     ASSERT_NE(found, expected.end()) << parameter.spec.name;
     const double floor = floors ? GradientFloor(parameter) * all : 0;
@@ -364,7 +397,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, Reference,
                          ::testing::Values("dense", "mod", "xmod", "xmod_raw", "xmod_none",
                                            "xmod_no_bias", "xmod_tau", "xmod_no_prefix",
                                            "xmod_no_anchor", "xmod_adamw", "xmod_no_auxiliary",
-                                           "xmod_documents"),
+                                           "xmod_documents", "moe", "moe_softmax", "moe_plain",
+                                           "moe_xmod", "moe_documents"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(Reference, ThreeStepsInFp64) {
