@@ -211,38 +211,55 @@ INSTANTIATE_TEST_SUITE_P(Toys, LayoutsTest,
                          ::testing::Combine(::testing::Values("toy_dense", "toy_mod", "toy_xmod"),
                                             ::testing::ValuesIn(Layouts())),
                          NameOf);
+// Layouts with these names, or all others.
+std::vector<Layout> Chosen(const std::vector<Layout>& all, const std::set<std::string>& names,
+                           bool others = false) {
+  std::vector<Layout> layouts;
+  for (const Layout& layout : all) {
+    if ((names.count(layout.name) > 0) != others) layouts.push_back(layout);
+  }
+  return layouts;
+}
+
+// The mixture has layers with nothing but experts, too.
 INSTANTIATE_TEST_SUITE_P(Experts, LayoutsTest,
-                         ::testing::Combine(::testing::Values("toy_moe", "toy_moe_xmod"),
+                         ::testing::Combine(::testing::Values("toy_moe_xmod"),
                                             ::testing::ValuesIn(ExpertLayouts())),
                          NameOf);
 INSTANTIATE_TEST_SUITE_P(Experts, LayoutsInFp32,
                          ::testing::Combine(::testing::Values("toy_moe_xmod"),
+                                            ::testing::ValuesIn(Chosen(ExpertLayouts(),
+                                                                       {"D2E2", "T4SequenceE4",
+                                                                        "D2T2E2OverTensor",
+                                                                        "P2D2T2E4All"}))),
+                         NameOf);
+// For tests/full.
+INSTANTIATE_TEST_SUITE_P(Deep, LayoutsTest,
+                         ::testing::Combine(::testing::Values("toy_moe"),
                                             ::testing::ValuesIn(ExpertLayouts())),
                          NameOf);
 INSTANTIATE_TEST_SUITE_P(Toys, LayoutsInFp32,
                          ::testing::Combine(::testing::Values("toy_xmod"),
                                             ::testing::ValuesIn(Layouts())),
                          NameOf);
-// Layouts that between them have everything, and the others.
-std::vector<Layout> DeepLayouts(bool chosen) {
-  const std::set<std::string> names = {"T8", "T4Sequence",    "D2",        "D8Zero",  "P3GPipe",
-                                       "P4", "P2Interleaved", "P2D2T2All", "T2Lanes2"};
-  std::vector<Layout> layouts;
-  for (const Layout& layout : Layouts()) {
-    if ((names.count(layout.name) > 0) == chosen) layouts.push_back(layout);
-  }
-  return layouts;
+// Layouts that between them have everything.
+const std::set<std::string>& DeepLayouts() {
+  static const auto& names =
+      *new std::set<std::string>{"T8", "T4Sequence",    "D2",        "D8Zero",  "P3GPipe",
+                                 "P4", "P2Interleaved", "P2D2T2All", "T2Lanes2"};
+  return names;
 }
 
 // Ten minutes: tests/full runs it.
-INSTANTIATE_TEST_SUITE_P(Deep, LayoutsTest,
+INSTANTIATE_TEST_SUITE_P(Deep298, LayoutsTest,
                          ::testing::Combine(::testing::Values("toy_298"),
-                                            ::testing::ValuesIn(DeepLayouts(true))),
+                                            ::testing::ValuesIn(Chosen(Layouts(), DeepLayouts()))),
                          NameOf);
 // As long again; by hand.
 INSTANTIATE_TEST_SUITE_P(DeepRest, LayoutsTest,
                          ::testing::Combine(::testing::Values("toy_298"),
-                                            ::testing::ValuesIn(DeepLayouts(false))),
+                                            ::testing::ValuesIn(Chosen(Layouts(), DeepLayouts(),
+                                                                       /*others=*/true))),
                          NameOf);
 
 std::vector<std::string> Everything(const std::string& lanes) {
@@ -285,9 +302,9 @@ TEST(Layouts, MicroBatchesDoNotMatter) {
   }
 }
 
-// Sequences of four tokens, of which a sparse layer sees one: ranks, and most experts, get none.
+// Sequences of eight tokens, of which a sparse layer sees two: ranks, and most experts, get none.
 TEST(Layouts, MoreExpertsThanTokens) {
-  const std::vector<std::string> base = {"train.sequence_length=4"};
+  const std::vector<std::string> base = {"train.sequence_length=8", "model.experts=16"};
   const std::string one = Runs::Path("toy_moe_xmod", 5, base);
   for (const std::vector<std::string>& layout : std::vector<std::vector<std::string>>{
            {"parallel.tensor=4", "parallel.expert=4"},

@@ -219,7 +219,9 @@ TEST_F(TrainerTest, RecordsTheLoadOfExperts) {
     EXPECT_GE(record["expert_violation"], 0);
     EXPECT_GT(record["expert_entropy"], 0.5);
     EXPECT_LE(record["expert_entropy"], 1);
-    if (record["step"] == 10) EXPECT_NEAR(record["expert_violation"], seen, 1e-12);
+    if (record["step"] == 10) {
+      EXPECT_NEAR(record["expert_violation"], seen, 1e-12);
+    }
   }
   ASSERT_EQ(RunJob(MakeJob("without"), false), absl::OkStatus());
   EXPECT_FALSE(Metrics("without")[1].contains("expert_violation"));
