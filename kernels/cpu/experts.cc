@@ -54,18 +54,14 @@ void Softmax(const S* logits, int64_t n, S* scores) {
   for (int64_t j = 0; j < n; ++j) scores[j] /= sum;
 }
 
-// ds becomes the gradient of the logits of a row.
+// ds becomes the gradient of the logits of a row. Weights and balance loss depend on the ratios of
+// scores alone, so that sum_e ds_e score_e, which softmax's gradient takes off each ds, is 0.
 template <class S>
 void ThroughScoring(Scoring scoring, const S* scores, int64_t n, S* ds) {
-  switch (scoring) {
-    case Scoring::kSigmoid:
-      for (int64_t j = 0; j < n; ++j) ds[j] *= scores[j] * (1 - scores[j]);
-      return;
-    case Scoring::kSoftmax: {
-      const S mean = cpu::LaneSum<S>(n, [&](int64_t j) { return ds[j] * scores[j]; });
-      for (int64_t j = 0; j < n; ++j) ds[j] = scores[j] * (ds[j] - mean);
-      return;
-    }
+  if (scoring == Scoring::kSoftmax) {
+    for (int64_t j = 0; j < n; ++j) ds[j] *= scores[j];
+  } else {
+    for (int64_t j = 0; j < n; ++j) ds[j] *= scores[j] * (1 - scores[j]);
   }
 }
 
