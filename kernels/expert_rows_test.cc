@@ -140,7 +140,7 @@ TYPED_TEST(ExpertRowsTypedTest, CombineAddsTheWeightedRows) {
       }
     }
   }
-  // Sums are in the type of statistics: three times a third of a unit is a unit.
+  // Sums are in the type of statistics: three times 3/8 of bfloat16's last digit change it.
   Cpu cpu;
   Matrix<T> x(3, 1), y(1, 1);
   Matrix<S> weights(1, 3);

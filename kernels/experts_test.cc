@@ -74,8 +74,9 @@ TYPED_TEST(ExpertsTypedTest, ScoresAreSigmoidsOrSoftmaxes) {
       EXPECT_LT(Difference(scores, expected), kTolerance<T>) << experts;
       EXPECT_TRUE(scores.UntouchedBeyond(250));
       cpu(ExpertScores{.logits = logits.tensor(), .scoring = scoring, .scores = logits.tensor()});
-      for (int64_t i = 0; i < 250; ++i)
+      for (int64_t i = 0; i < 250; ++i) {
         EXPECT_TRUE(SameBits(&logits(i, 0), &scores(i, 0), experts));
+      }
     }
   }
 }
