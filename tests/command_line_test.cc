@@ -200,6 +200,26 @@ TEST_F(CommandLine, TrainsResumesAndEvaluates) {
   EXPECT_EQ(json["layer_share_topk"][2], 0.25);
 }
 
+TEST_F(CommandLine, ShowsTheLoadOfExperts) {
+  const Result train = Fathom("train " + Toy("toy_moe_xmod", "--set train.steps=4"));
+  ASSERT_EQ(train.status, 0) << train.output;
+  EXPECT_GT(Metrics().back()["step"], 0);
+  const std::string eval =
+      "eval " + Toy("toy_moe_xmod", "--routing --checkpoint " + Path("run")) + " ";
+  const Result json_result = Fathom(eval + "--json");
+  ASSERT_EQ(json_result.status, 0) << json_result.output;
+  const Json json = Json::parse(json_result.output);
+  ASSERT_EQ(json["expert_rows_causal"].size(), 7);
+  EXPECT_TRUE(json["expert_rows_causal"][0].empty());
+  // Layer 3 has experts and sees all tokens, two experts for each.
+  double rows = 0;
+  for (const double count : json["expert_rows_causal"][3]) rows += count;
+  EXPECT_EQ(json["expert_rows_causal"][3].size(), 8);
+  EXPECT_EQ(rows, 2 * json["labels"].get<double>());
+  const Result text = Fathom(eval);
+  EXPECT_NE(text.output.find("share of each expert"), std::string::npos) << text.output;
+}
+
 TEST_F(CommandLine, StopsCleanlyOnASignal) {
   const std::string train = "launch/fathom train " + Toy("toy_xmod", "--set train.steps=100000");
   const std::string script = train + " >" + Path("log") + " 2>&1 & pid=$!; until [ -s " +

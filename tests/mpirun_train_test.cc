@@ -86,8 +86,9 @@ class MpirunTrain : public ::testing::Test {
   std::string Path(const std::string& name) const { return directory_ + "/" + name; }
 
   // fathom train, of a toy that takes a second, with its run in Path(run).
-  Words Train(const std::string& run, const Words& settings, bool resume = false) const {
-    Words words = {kProgram, "train", "launch/jobs/toy_xmod.txtpb"};
+  Words Train(const std::string& run, const Words& settings, bool resume = false,
+              const std::string& job = "toy_xmod") const {
+    Words words = {kProgram, "train", "launch/jobs/" + job + ".txtpb"};
     const Words all = Words{"data.directory=" + Path("data"),
                             "train.output=" + Path(run),
                             "train.steps=2",
@@ -291,6 +292,18 @@ TEST_F(MpirunTrain, ALayoutIsTheRunOfOneRank) {
     ExpectEqual(name, "one", "1e-9");
     ExpectEqual(again, name, "0");
   }
+}
+
+TEST_F(MpirunTrain, ExpertsOnSeveralRanksAreTheRunOfOneRank) {
+  const auto train = [&](const std::string& run, const Words& layout) {
+    return Train(run, layout, /*resume=*/false, "toy_moe_xmod");
+  };
+  Finish(train("one", {}), "one");
+  Finish(Mpirun(4) +
+             train("shared_out", {"parallel.data=2", "parallel.tensor=2", "parallel.expert=4",
+                                  "parallel.zero=1", "parallel.sequence=true", "parallel.lanes=2"}),
+         "shared_out");
+  ExpectEqual("shared_out", "one", "1e-9");
 }
 
 // Where every message of more than 128 bytes waits for its receive, a wrong order of sends and
