@@ -318,7 +318,12 @@ TEST_F(CommandLine, InspectShowsThePlan) {
   EXPECT_EQ(json["layers"], 8);
   EXPECT_EQ(json["model"]["kv_heads"], 8);
   EXPECT_EQ(json["model"]["gate"], "XMOD");
-  EXPECT_EQ(json["parallel"], Json({{"tensor", 1}, {"pipeline", 1}, {"data", 1}, {"ranks", 1}}));
+  EXPECT_EQ(json["parallel"], Json({{"tensor", 1},
+                                    {"pipeline", 1},
+                                    {"data", 1},
+                                    {"expert", 1},
+                                    {"expert_tensor", false},
+                                    {"ranks", 1}}));
   // float32: four bytes a parameter, and a little alignment.
   const double parameters = json["parameters"]["total"];
   EXPECT_NEAR(json["memory_per_rank"]["weights"], 4 * parameters, 0.02 * 4 * parameters);
