@@ -226,6 +226,14 @@ absl::Status WriteFileAtomically(FileSystem& files, const std::string& path,
   return files.SyncDirectory(Directory(path));
 }
 
+absl::Status CreateDurableDirectories(FileSystem& files, const std::string& path) {
+  if (files.IsDirectory(path)) return absl::OkStatus();
+  const std::string parent = Directory(path);
+  if (parent != path) FATHOM_RETURN_IF_ERROR(CreateDurableDirectories(files, parent));
+  FATHOM_RETURN_IF_ERROR(files.CreateDirectories(path));
+  return files.SyncDirectory(parent);
+}
+
 std::string TemporaryPath(const std::string& path) {
   // Processes on several machines may share the directory, and in containers even process ids
   // repeat, so the name is drawn from the system's random numbers.

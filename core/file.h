@@ -69,6 +69,9 @@ absl::StatusOr<std::string> ReadFile(FileSystem& files, const std::string& path)
 // Writes aside, syncs and renames, so that `path` holds the old or the new contents at any moment.
 absl::Status WriteFileAtomically(FileSystem& files, const std::string& path, std::string_view data);
 
+// Creates a directory, and those above it, and makes the entries of all that were missing durable.
+absl::Status CreateDurableDirectories(FileSystem& files, const std::string& path);
+
 // A name beside `path`, "PATH.tmp-RANDOM", to write to before renaming. It differs at every call,
 // in every process.
 std::string TemporaryPath(const std::string& path);

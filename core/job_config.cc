@@ -29,7 +29,6 @@ struct LaterField {
   const char* what;
 };
 constexpr LaterField kLater[] = {
-    {"checkpoint.async", "saving in the background is"},
     {"device.kind", "devices other than the CPU are"},
 };
 

@@ -332,8 +332,6 @@ TEST(JobTest, RefusesValuesThatCannotWork) {
 
 TEST(JobTest, RefusesWhatIsNotBuiltYet) {
   const Case cases[] = {
-      {"checkpoint.async=true",
-       "checkpoint.async is true, but saving in the background is not built yet"},
       {"device.kind=CUDA", "device.kind is CUDA, but devices other than the CPU are not built yet"},
   };
   for (const Case& c : cases) EXPECT_EQ(Refusal({c.setting}), "tiny: " + c.refusal) << c.setting;

@@ -73,7 +73,7 @@ absl::StatusOr<Losses> EvaluateJob(const Job& job, const std::string& directory,
     return absl::InvalidArgumentError(
         "data.validation is not set: name a token file with --set data.validation=FILE");
   }
-  FATHOM_RETURN_IF_ERROR(CheckRecordedTokenizer(checkpoint.contents.integers, found, data));
+  FATHOM_RETURN_IF_ERROR(CheckRecordedTokenizer(checkpoint.manifest->integers, found, data));
   const Sampler& sampler = *data.validation;
   const int64_t limit = job.train.validation_sequences;
   EvaluationOptions options{

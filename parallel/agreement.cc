@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
+#include "parallel/gather_text.h"
 
 namespace fathom {
 
@@ -29,6 +30,24 @@ absl::StatusOr<std::string> FromFirstRank(Communicator& world, Stream& stream,
   if (header[0] == static_cast<int64_t>(absl::StatusCode::kOk)) return text;
   if (first) return mine;
   return absl::AbortedError(absl::StrCat("rank 0 cannot go on: ", text));
+}
+
+absl::StatusOr<Agreement> AgreeOverRanks(Communicator& world, Stream& stream,
+                                         const absl::StatusOr<std::string>& mine) {
+  const std::string text =
+      mine.ok() ? absl::StrCat("+", *mine) : absl::StrCat("-", mine.status().message());
+  Agreement agreement;
+  FATHOM_ASSIGN_OR_RETURN(agreement.texts, AllGatherText(world, stream, text));
+  for (int rank = 0; rank < world.size(); ++rank) {
+    std::string& of_rank = agreement.texts[rank];
+    const bool failed = of_rank[0] == '-';
+    of_rank.erase(0, 1);
+    if (!failed || !agreement.status.ok()) continue;
+    agreement.status = rank == world.rank()
+                           ? mine.status()
+                           : absl::AbortedError(absl::StrCat("rank ", rank, ": ", of_rank));
+  }
+  return agreement;
 }
 
 }  // namespace fathom

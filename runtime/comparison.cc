@@ -28,7 +28,7 @@ constexpr char kGradients[] = "gradients";
 struct Side {
   std::string path;
   std::string kind;
-  std::map<std::string, std::unique_ptr<SafetensorsFile>> files;
+  std::map<std::string, std::unique_ptr<TensorSource>> files;
   std::map<std::string, double> numbers;
 };
 
@@ -53,14 +53,14 @@ absl::Status ReadStep(FileSystem& files, const std::string& path, Side* side) {
 
 absl::Status ReadCheckpoint(FileSystem& files, const std::string& directory, Side* side) {
   FATHOM_ASSIGN_OR_RETURN(Checkpoint checkpoint, OpenCheckpoint(files, directory));
-  const CheckpointContents& contents = checkpoint.contents;
+  const Manifest& manifest = *checkpoint.manifest;
   const auto add = [&](const std::string& name, double value) {
     side->numbers["manifest: " + name] = value;
   };
-  add("step", static_cast<double>(contents.step));
-  add("consumed_sequences", static_cast<double>(contents.consumed_sequences));
-  for (const auto& [name, value] : contents.integers) add(name, static_cast<double>(value));
-  for (const auto& [name, value] : contents.numbers) add(name, value);
+  add("step", static_cast<double>(manifest.step));
+  add("consumed_sequences", static_cast<double>(manifest.consumed_sequences));
+  for (const auto& [name, value] : manifest.integers) add(name, static_cast<double>(value));
+  for (const auto& [name, value] : manifest.numbers) add(name, value);
   side->files["weights"] = std::move(checkpoint.weights);
   side->files["optimizer"] = std::move(checkpoint.optimizer);
   return absl::OkStatus();
@@ -110,16 +110,34 @@ bool IsInteger(DType dtype) { return dtype == DType::kInt32 || dtype == DType::k
 // Zeros of different sign are not the same.
 bool Same(double a, double b) { return a == b && std::signbit(a) == std::signbit(b); }
 
-Gap MeasureGap(const NamedArray& a, const NamedArray& b) {
-  constexpr int64_t kChunk = 4096;
-  double chunk_a[kChunk], chunk_b[kChunk];
+// One of the two tensors.
+struct SourceTensor {
+  const TensorSource& source;
+  const NamedArray& tensor;
+
+  // Elements begin to end - 1 as doubles.
+  absl::Status Read(int64_t begin, int64_t end, std::vector<double>* out) const {
+    NamedArray chunk = tensor;
+    chunk.shape = {end - begin};
+    std::vector<char> bytes(chunk.bytes());
+    FATHOM_RETURN_IF_ERROR(source.ReadSlice(tensor, {{}, {begin, end}}, bytes.data()));
+    chunk.data = bytes.data();
+    out->resize(end - begin);
+    ReadElements(chunk, 0, end - begin, out->data());
+    return absl::OkStatus();
+  }
+};
+
+absl::StatusOr<Gap> MeasureGap(const SourceTensor& a, const SourceTensor& b) {
+  constexpr int64_t kChunk = 1 << 18;
+  std::vector<double> chunk_a, chunk_b;
   Gap gap;
-  const int64_t elements = a.shape.elements();
+  const int64_t elements = a.tensor.shape.elements();
   for (int64_t begin = 0; begin < elements; begin += kChunk) {
-    const int64_t count = std::min(kChunk, elements - begin);
-    ReadElements(a, begin, count, chunk_a);
-    ReadElements(b, begin, count, chunk_b);
-    for (int64_t i = 0; i < count; ++i) {
+    const int64_t end = std::min(elements, begin + kChunk);
+    FATHOM_RETURN_IF_ERROR(a.Read(begin, end, &chunk_a));
+    FATHOM_RETURN_IF_ERROR(b.Read(begin, end, &chunk_b));
+    for (int64_t i = 0; i < end - begin; ++i) {
       const double x = chunk_a[i], y = chunk_b[i];
       if (!std::isnan(y)) {
         gap.largest_b = std::max(gap.largest_b, std::abs(y));
@@ -166,13 +184,13 @@ class Comparer {
  public:
   Comparer(const Side& a, const Side& b, double tolerance) : a_(a), b_(b), tolerance_(tolerance) {}
 
-  Comparison Run() && {
+  absl::StatusOr<Comparison> Run() && {
     for (const auto& [name, file] : a_.files) {
       const auto other = b_.files.find(name);
       if (other == b_.files.end()) {
         AddMissing(name, "file", b_.path);
       } else {
-        CompareFiles(name, *file, *other->second);
+        FATHOM_RETURN_IF_ERROR(CompareFiles(name, *file, *other->second));
       }
     }
     for (const auto& [name, file] : b_.files) {
@@ -200,25 +218,29 @@ class Comparer {
     return file.empty() ? tensor : absl::StrCat(file, ": ", tensor);
   }
 
-  void CompareFiles(const std::string& name, const SafetensorsFile& a, const SafetensorsFile& b) {
-    const double gradients_norm = a_.kind == "dump" && name == kGradients ? NormOfFloat32(a, b) : 0;
+  absl::Status CompareFiles(const std::string& name, const TensorSource& a, const TensorSource& b) {
+    double gradients_norm = 0;
+    if (a_.kind == "dump" && name == kGradients) {
+      FATHOM_ASSIGN_OR_RETURN(gradients_norm, NormOfFloat32(a, b));
+    }
     for (const NamedArray& array : a.tensors()) {
       const NamedArray* other = b.Find(array.name);
       if (other == nullptr) {
         AddMissing(Where(name, array.name), "tensor", b.path());
       } else {
         ++result_.tensors;
-        CompareTensors(Where(name, array.name), array, *other,
-                       FloorShare(array.name) * gradients_norm);
+        FATHOM_RETURN_IF_ERROR(CompareTensors(Where(name, array.name), {a, array}, {b, *other},
+                                              FloorShare(array.name) * gradients_norm));
       }
     }
     for (const NamedArray& array : b.tensors()) {
       if (a.Find(array.name) == nullptr) AddMissing(Where(name, array.name), "tensor", a.path());
     }
+    return absl::OkStatus();
   }
 
   // The norm of all of b's tensors, or 0 where neither side was computed in float32.
-  static double NormOfFloat32(const SafetensorsFile& a, const SafetensorsFile& b) {
+  static absl::StatusOr<double> NormOfFloat32(const TensorSource& a, const TensorSource& b) {
     const auto is_float32 = [](const NamedArray& array) { return array.dtype == DType::kFloat32; };
     const auto& in_a = a.tensors();
     const auto& in_b = b.tensors();
@@ -227,21 +249,28 @@ class Comparer {
       return 0;
     }
     double squares = 0;
-    for (const NamedArray& array : in_b) squares += MeasureGap(array, array).squares_b;
+    for (const NamedArray& array : in_b) {
+      FATHOM_ASSIGN_OR_RETURN(const Gap gap, MeasureGap({b, array}, {b, array}));
+      squares += gap.squares_b;
+    }
     return std::sqrt(squares);
   }
 
-  void CompareTensors(const std::string& where, const NamedArray& a, const NamedArray& b,
-                      double floor_norm) {
+  absl::Status CompareTensors(const std::string& where, const SourceTensor& of_a,
+                              const SourceTensor& of_b, double floor_norm) {
+    const NamedArray& a = of_a.tensor;
+    const NamedArray& b = of_b.tensor;
     if (!(a.shape == b.shape)) {
       Add({where, absl::StrCat("shapes ", a.shape.ToString(), " and ", b.shape.ToString()),
            kInfinity, true});
-      return;
+      return absl::OkStatus();
     }
-    const Gap gap = MeasureGap(a, b);
+    FATHOM_ASSIGN_OR_RETURN(const Gap gap, MeasureGap(of_a, of_b));
     const bool integers = IsInteger(a.dtype) || IsInteger(b.dtype);
     const bool other_dtype = a.dtype != b.dtype;
-    if (gap.differing == 0 && !(other_dtype && (tolerance_ == 0 || integers))) return;
+    if (gap.differing == 0 && !(other_dtype && (tolerance_ == 0 || integers))) {
+      return absl::OkStatus();
+    }
     double largest_b = gap.largest_b;
     double norm_b = std::sqrt(gap.squares_b);
     if (norm_b < floor_norm) {
@@ -262,6 +291,7 @@ class Comparer {
                       std::string(Name(b.dtype)));
     }
     Add({where, what, relative, tolerance_ == 0 || integers || relative > tolerance_});
+    return absl::OkStatus();
   }
 
   void CompareNumbers() {

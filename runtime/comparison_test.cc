@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/safetensors.h"
 #include "runtime/testing/failing_files.h"
 
 namespace fathom {

@@ -5,6 +5,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/open_weights.h"
+#include "runtime/checkpoint/safetensors.h"
 
 namespace fathom {
 namespace {
@@ -59,11 +60,20 @@ std::string Qwen3Config(const Job& job, DType dtype) {
   return config.dump(2) + "\n";
 }
 
+// One tensor of `weights` is in memory at a time.
 absl::Status WriteDirectory(FileSystem& files, const std::string& directory,
-                            const std::vector<NamedArray>& weights, const std::string& config) {
+                            const TensorSource& weights, const std::string& config) {
   FATHOM_RETURN_IF_ERROR(files.CreateDirectories(directory));
-  FATHOM_RETURN_IF_ERROR(
-      WriteSafetensorsFile(files, JoinPath(directory, kModelFile), weights, {{"format", "pt"}}));
+  std::vector<char> data;
+  const auto load = [&](size_t i) -> absl::StatusOr<const void*> {
+    const NamedArray& tensor = weights.tensors()[i];
+    data.resize(tensor.bytes());
+    FATHOM_RETURN_IF_ERROR(
+        weights.ReadSlice(tensor, TensorSlice::Whole(tensor.shape), data.data()));
+    return data.data();
+  };
+  FATHOM_RETURN_IF_ERROR(WriteSafetensorsFile(files, JoinPath(directory, kModelFile),
+                                              weights.tensors(), {{"format", "pt"}}, load));
   if (!config.empty()) {
     FATHOM_RETURN_IF_ERROR(WriteFileAtomically(files, JoinPath(directory, "config.json"), config));
   }
@@ -77,12 +87,13 @@ absl::Status ExportWeights(FileSystem& files, const std::string& checkpoint,
   FATHOM_RETURN_IF_ERROR(CheckNew(files, directory));
   FATHOM_ASSIGN_OR_RETURN(const std::string found, FindCheckpoint(files, checkpoint));
   FATHOM_ASSIGN_OR_RETURN(const Checkpoint opened, OpenCheckpoint(files, found));
-  const std::vector<NamedArray>& weights = opened.contents.weights;
+  const TensorSource& weights = *opened.weights;
   std::string config;
   if (format == ExportFormat::kHuggingFace) {
-    FATHOM_ASSIGN_OR_RETURN(const Job job, ParseJob(opened.contents.job_text, found, {}));
+    FATHOM_ASSIGN_OR_RETURN(const Job job, ParseJob(opened.manifest->job_text, found, {}));
     FATHOM_RETURN_IF_ERROR(CheckPlan(job.model));
-    config = Qwen3Config(job, weights.empty() ? DType::kFloat32 : weights[0].dtype);
+    const std::vector<NamedArray>& tensors = weights.tensors();
+    config = Qwen3Config(job, tensors.empty() ? DType::kFloat32 : tensors[0].dtype);
   }
   const std::string temporary = TemporaryPath(directory);
   absl::Status status = WriteDirectory(files, temporary, weights, config);

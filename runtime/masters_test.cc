@@ -5,6 +5,7 @@
 
 #include "core/cpu_device.h"
 #include "kernels/elementwise.h"
+#include "runtime/checkpoint/safetensors.h"
 #include "runtime/optimizer/optimizer.h"
 #include "runtime/run_state.h"
 #include "runtime/testing/failing_files.h"

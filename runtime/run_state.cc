@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
+#include <map>
+#include <utility>
 
 #include "core/accounting.h"
 #include "core/status.h"
@@ -16,54 +17,84 @@ bool SameShape(const Shape& a, const Shape& b) {
   return a == b || (a.rank() <= 1 && b.rank() <= 1 && a.elements() == 1 && b.elements() == 1);
 }
 
-// `first`: the place of values[0] in the tensor.
-absl::Status CheckFinite(const SafetensorsFile& file, const std::string& name, int64_t first,
-                         const double* values, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    if (!std::isfinite(values[i])) {
-      return absl::InvalidArgumentError(absl::StrCat(file.path(), ": element ", first + i, " of ",
-                                                     name, " is ", values[i],
-                                                     "; weights must be finite numbers"));
+absl::Status NotFinite(const TensorSource& source, const std::string& name, int64_t element,
+                       double value) {
+  return absl::InvalidArgumentError(absl::StrCat(source.path(), ": element ", element, " of ", name,
+                                                 " is ", value,
+                                                 "; weights must be finite numbers"));
+}
+
+// `elements` when all are finite.
+template <class T, class Wide>
+int64_t FirstNotFinite(const void* data, int64_t elements) {
+  const T* values = static_cast<const T*>(data);
+  for (int64_t i = 0; i < elements; ++i) {
+    if (!std::isfinite(static_cast<Wide>(values[i]))) return i;
+  }
+  return elements;
+}
+
+// InvalidArgument for the first element that is not finite, by its place in the tensor.
+absl::Status CheckFinite(const TensorSource& source, const NamedArray& array,
+                         const TensorSlice& slice, const void* data) {
+  const int64_t elements = slice.elements();
+  int64_t found = elements;
+  if (array.dtype == DType::kFloat32) found = FirstNotFinite<float, float>(data, elements);
+  if (array.dtype == DType::kFloat64) found = FirstNotFinite<double, double>(data, elements);
+  if (array.dtype == DType::kBFloat16) found = FirstNotFinite<BFloat16, float>(data, elements);
+  if (found == elements) return absl::OkStatus();
+  NamedArray read = array;
+  read.shape = {elements};
+  read.data = data;
+  double value;
+  ReadElements(read, found, 1, &value);
+  for (const SliceRun& run : RunsOf(array.shape, slice)) {
+    if (found < run.in_slice + run.count) {
+      return NotFinite(source, array.name, run.in_tensor + found - run.in_slice, value);
     }
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<const NamedArray*> FindTensor(const SafetensorsFile& file, const std::string& name,
+absl::StatusOr<const NamedArray*> FindTensor(const TensorSource& source, const std::string& name,
                                              const Shape& shape) {
-  const NamedArray* array = file.Find(name);
+  const NamedArray* array = source.Find(name);
   if (array == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat(file.path(), " has no tensor ", name, ", which the job's model needs"));
+        absl::StrCat(source.path(), " has no tensor ", name, ", which the job's model needs"));
   }
   if (!SameShape(array->shape, shape)) {
-    return absl::InvalidArgumentError(absl::StrCat(file.path(), ": ", name, " is ",
+    return absl::InvalidArgumentError(absl::StrCat(source.path(), ": ", name, " is ",
                                                    array->shape.ToString(),
                                                    ", the job's model has ", shape.ToString()));
+  }
+  if (array->dtype == DType::kInt32 || array->dtype == DType::kInt64) {
+    return absl::InvalidArgumentError(absl::StrCat(source.path(), ": ", name, " is ",
+                                                   std::string(Name(array->dtype)),
+                                                   "; float32, float64 or bfloat16 is needed"));
   }
   return array;
 }
 
-// Fills `tensor`, which is elements `range` of a part of the tensor `name`.
-absl::Status LoadTensor(const SafetensorsFile& file, const std::string& name, const Shape& whole,
-                        const TensorPart& part, const ElementRange& range, const Tensor& tensor,
+// Fills `tensor`, which is a slice of the tensor `name`, whose values must be finite if `finite`.
+absl::Status LoadTensor(const TensorSource& source, const std::string& name, const Shape& whole,
+                        const TensorSlice& slice, bool finite, const Tensor& tensor,
                         Stream& stream) {
-  FATHOM_ASSIGN_OR_RETURN(const NamedArray* array, FindTensor(file, name, whole));
-  if (array->dtype == DType::kInt32 || array->dtype == DType::kInt64) {
-    return absl::InvalidArgumentError(absl::StrCat(file.path(), ": ", name, " is ",
-                                                   std::string(Name(array->dtype)),
-                                                   "; float32, float64 or bfloat16 is needed"));
+  FATHOM_ASSIGN_OR_RETURN(const NamedArray* array, FindTensor(source, name, whole));
+  if (array->dtype == tensor.dtype() && stream.device().kind() == DeviceKind::kCpu) {
+    // At once to where it belongs.
+    FATHOM_RETURN_IF_ERROR(source.ReadSlice(*array, slice, tensor.raw()));
+    return finite ? CheckFinite(source, *array, slice, tensor.raw()) : absl::OkStatus();
   }
-  std::vector<double> values(range.size());
-  absl::Status finite;
-  VisitRuns(whole, part, range, [&](int64_t from, int64_t to, int64_t count) {
-    ReadElements(*array, from, count, values.data() + to);
-    if (finite.ok()) finite = CheckFinite(file, name, from, values.data() + to, count);
-  });
-  FATHOM_RETURN_IF_ERROR(finite);
-  std::vector<char> converted(tensor.bytes());
-  ConvertElements(values.data(), DType::kFloat64, converted.data(), tensor.dtype(), values.size());
-  stream.CopyToDevice(converted.data(), tensor);
+  std::vector<char> data(slice.elements() * SizeOf(array->dtype));
+  FATHOM_RETURN_IF_ERROR(source.ReadSlice(*array, slice, data.data()));
+  if (finite) FATHOM_RETURN_IF_ERROR(CheckFinite(source, *array, slice, data.data()));
+  if (array->dtype != tensor.dtype()) {
+    std::vector<char> converted(tensor.bytes());
+    ConvertElements(data.data(), array->dtype, converted.data(), tensor.dtype(), slice.elements());
+    data = std::move(converted);
+  }
+  stream.CopyToDevice(data.data(), tensor);
   return stream.Synchronize();
 }
 
@@ -72,55 +103,74 @@ bool GivesAway(const Parameter& parameter, RankGroups& groups) {
   return !parameter.spec.part.whole() || groups.parts(parameter.spec.of_expert).rank() == 0;
 }
 
-bool InFirstCopy(const Parameter& parameter, RankGroups& groups) {
-  return groups.replicas(parameter.spec.of_expert).rank() == 0;
+Tensor Flat(const Tensor& tensor) { return tensor.Reshape({tensor.elements()}); }
+
+// The elements of a parameter that this rank owns among those that hold copies of it: one range,
+// since a parameter lies in one bucket.
+ElementRange OwnedRange(const ParameterTable& parameters, size_t i, RankGroups& groups) {
+  const ParameterLayout& layout = parameters.layout();
+  const int64_t begin = layout.offsets[i];
+  const int64_t elements = parameters.all()[i].master.elements();
+  const int replica = groups.replicas(parameters.all()[i].spec.of_expert).rank();
+  for (const ParameterBucket& bucket : layout.buckets) {
+    if (bucket.of_expert != parameters.all()[i].spec.of_expert) continue;
+    const ElementRange owned = bucket.OwnedBy(replica);
+    const ElementRange range{std::max<int64_t>(0, owned.begin - begin),
+                             std::min(elements, owned.end - begin)};
+    if (range.size() > 0) return range;
+  }
+  return {};
 }
 
-Tensor Flat(const Tensor& tensor) { return tensor.Reshape({tensor.elements()}); }
+// What this rank gives of all parameters; `tensor_of` is what of a parameter.
+template <class TensorOf>
+std::vector<TensorPiece> OwnedPieces(const ParameterTable& parameters, RankGroups& groups,
+                                     TensorOf tensor_of) {
+  std::vector<TensorPiece> pieces;
+  for (size_t i = 0; i < parameters.all().size(); ++i) {
+    const Parameter& parameter = parameters.all()[i];
+    if (!GivesAway(parameter, groups)) continue;
+    const ElementRange range = OwnedRange(parameters, i, groups);
+    const Tensor tensor = tensor_of(parameter);
+    if (range.size() <= 0 || tensor.absent()) continue;
+    pieces.push_back({parameter.spec.name, parameter.spec.shape, parameter.spec.part, range,
+                      Flat(tensor).Rows(range.begin, range.end)});
+  }
+  return pieces;
+}
 
 }  // namespace
 
 std::vector<TensorPiece> WeightPieces(const ParameterTable& parameters, RankGroups& groups) {
-  std::vector<TensorPiece> pieces;
-  for (const Parameter& parameter : parameters.all()) {
-    if (!GivesAway(parameter, groups) || !InFirstCopy(parameter, groups)) continue;
-    const ParameterSpec& spec = parameter.spec;
-    pieces.push_back(
-        {spec.name, spec.shape, spec.part, {0, parameter.master.elements()}, parameter.master});
-  }
-  return pieces;
+  return OwnedPieces(parameters, groups,
+                     [](const Parameter& parameter) { return parameter.master; });
 }
 
 std::vector<TensorPiece> GradientPieces(const ParameterTable& parameters, RankGroups& groups) {
-  std::vector<TensorPiece> pieces;
-  const ParameterLayout& layout = parameters.layout();
-  for (size_t i = 0; i < parameters.all().size(); ++i) {
-    const Parameter& parameter = parameters.all()[i];
-    const ParameterSpec& spec = parameter.spec;
-    const bool trained = spec.role != ParameterRole::kExpertBias;
-    if (!GivesAway(parameter, groups) || !trained) continue;
-    const int64_t begin = layout.offsets[i];
-    const int64_t elements = parameter.gradient.elements();
-    for (const ParameterBucket& bucket : layout.buckets) {
-      const ElementRange owned = bucket.OwnedBy(groups.replicas(bucket.of_expert).rank());
-      const ElementRange range{std::max<int64_t>(0, owned.begin - begin),
-                               std::min(elements, owned.end - begin)};
-      if (range.size() <= 0) continue;
-      pieces.push_back({spec.name, spec.shape, spec.part, range,
-                        Flat(parameter.gradient).Rows(range.begin, range.end)});
-    }
-  }
-  return pieces;
+  return OwnedPieces(parameters, groups, [](const Parameter& parameter) {
+    const bool trained = parameter.spec.role != ParameterRole::kExpertBias;
+    return trained ? parameter.gradient : Tensor();
+  });
 }
 
 std::vector<TensorPiece> OptimizerPieces(const Optimizer& optimizer, RankGroups& groups) {
   std::vector<TensorPiece> pieces;
+  const ParameterTable& parameters = optimizer.parameters();
+  std::map<const Parameter*, ElementRange> owned;
+  for (size_t i = 0; i < parameters.all().size(); ++i) {
+    owned[&parameters.all()[i]] = OwnedRange(parameters, i, groups);
+  }
   for (const Optimizer::StateTensor& state : optimizer.state()) {
-    const Parameter& parameter = *state.parameter;
-    if (!GivesAway(parameter, groups)) continue;
-    if (!optimizer.shards_state() && !InFirstCopy(parameter, groups)) continue;
-    const ParameterSpec& spec = parameter.spec;
-    pieces.push_back({state.name, spec.shape, spec.part, state.range, state.tensor});
+    if (!GivesAway(*state.parameter, groups)) continue;
+    // What all keep is given by its owner.
+    const ElementRange& own = owned.at(state.parameter);
+    const ElementRange range{std::max(own.begin, state.range.begin),
+                             std::min(own.end, state.range.end)};
+    if (range.size() <= 0) continue;
+    const ParameterSpec& spec = state.parameter->spec;
+    pieces.push_back(
+        {state.name, spec.shape, spec.part, range,
+         Flat(state.tensor).Rows(range.begin - state.range.begin, range.end - state.range.begin)});
   }
   if (groups.first()) {
     const Tensor& step = optimizer.step();
@@ -135,16 +185,17 @@ std::set<std::string> ParameterNames(const ModelConfig& model) {
   return names;
 }
 
-absl::Status LoadWeights(const SafetensorsFile& file, const std::set<std::string>& names,
+absl::Status LoadWeights(const TensorSource& source, const std::set<std::string>& names,
                          const ParameterTable& parameters, Stream& stream) {
   for (const Parameter& parameter : parameters.all()) {
     const ParameterSpec& spec = parameter.spec;
-    FATHOM_RETURN_IF_ERROR(LoadTensor(file, spec.name, spec.shape, spec.part,
-                                      {0, parameter.master.elements()}, parameter.master, stream));
+    FATHOM_RETURN_IF_ERROR(LoadTensor(source, spec.name, spec.shape,
+                                      {spec.part, {0, parameter.master.elements()}},
+                                      /*finite=*/true, parameter.master, stream));
   }
-  for (const NamedArray& array : file.tensors()) {
+  for (const NamedArray& array : source.tensors()) {
     if (names.count(array.name) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(file.path(), " has a tensor ", array.name,
+      return absl::InvalidArgumentError(absl::StrCat(source.path(), " has a tensor ", array.name,
                                                      ", which the job's model has not"));
     }
   }
@@ -152,15 +203,16 @@ absl::Status LoadWeights(const SafetensorsFile& file, const std::set<std::string
   return absl::OkStatus();
 }
 
-absl::Status LoadOptimizer(const SafetensorsFile& file, const Optimizer& optimizer,
-                           Stream& stream) {
+absl::Status LoadOptimizer(const TensorSource& source, const Optimizer& optimizer, Stream& stream) {
   for (const Optimizer::StateTensor& state : optimizer.state()) {
     const ParameterSpec& spec = state.parameter->spec;
-    FATHOM_RETURN_IF_ERROR(
-        LoadTensor(file, state.name, spec.shape, spec.part, state.range, state.tensor, stream));
+    FATHOM_RETURN_IF_ERROR(LoadTensor(source, state.name, spec.shape, {spec.part, state.range},
+                                      /*finite=*/true, state.tensor, stream));
   }
+  // The gradient norm in it is not finite when the last step was skipped.
   const Tensor& step = optimizer.step();
-  return LoadTensor(file, kStepTensor, step.shape(), {}, {0, step.elements()}, step, stream);
+  return LoadTensor(source, kStepTensor, step.shape(), TensorSlice::Whole(step.shape()),
+                    /*finite=*/false, step, stream);
 }
 
 }  // namespace fathom

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/cpu_device.h"
+#include "runtime/checkpoint/safetensors.h"
 #include "runtime/testing/failing_files.h"
 
 namespace fathom {

@@ -51,8 +51,9 @@ TEST_F(StepDebugTest, ADumpAgreesWithCheckpointsAndMetrics) {
   const std::string dump = Path("run/dump_00000002/");
   for (const auto& [dumped, saved] :
        {std::pair("weights_before", "step_00000001"), {"weights_after", "step_00000002"}}) {
-    const auto comparison = Compare(files, dump + dumped + ".safetensors",
-                                    Path(std::string("run/") + saved + "/weights.safetensors"), 0);
+    const auto comparison =
+        Compare(files, dump + dumped + ".safetensors",
+                Path(std::string("run/") + saved + "/weights_00000.safetensors"), 0);
     ASSERT_TRUE(comparison.ok()) << comparison.status();
     EXPECT_EQ(comparison->differences.size(), 0);
   }
@@ -123,7 +124,7 @@ TEST_F(StepDebugTest, InitFromTakesACheckpointOfAnotherPrecision) {
   Run("from_run", {"train.precision=FP64", "train.steps=1", "debug.dump_step=1",
                    "train.init_from=" + Path("run")});
   // The float32 weights, widened.
-  const auto same = Compare(PosixFileSystem(), Path("run/step_00000001/weights.safetensors"),
+  const auto same = Compare(PosixFileSystem(), Path("run/step_00000001/weights_00000.safetensors"),
                             Path("from_run/dump_00000001/weights_before.safetensors"), 1e-300);
   ASSERT_TRUE(same.ok()) << same.status();
   EXPECT_TRUE(same->differences.empty());

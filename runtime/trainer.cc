@@ -25,6 +25,8 @@ namespace {
 
 // A run that skips this many steps in a row, for losses or gradients that are not finite, ends.
 constexpr int64_t kSkippedStepsToEnd = 3;
+// Of a checkpoint's counters.
+constexpr char kSkippedInARow[] = "skipped_in_a_row";
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -99,6 +101,8 @@ absl::Status Trainer::Start(bool resume) {
       debug_, StepDebug::Create(
                   job_, environment_.files, [this](const std::string& line) { Log(line); },
                   step_ + 1, parameters, training_->optimizer(), share, groups_, stream));
+  saver_ = std::make_unique<CheckpointSaver>(environment_.files, job_, groups_, stream,
+                                             [this](const std::string& line) { Log(line); });
   timeline_ = std::make_unique<StepTimeline>(
       job_, environment_.files, [this](const std::string& line) { Log(line); }, groups_, stream);
   FATHOM_RETURN_IF_ERROR(OpenRecords());
@@ -175,28 +179,28 @@ absl::StatusOr<std::string> Trainer::OpenOutput(bool resume) {
                      "--set train.output=DIRECTORY"));
   }
   if (resume) Log(absl::StrCat(output, " has no checkpoint to resume from: starting at step 1"));
-  FATHOM_RETURN_IF_ERROR(files.CreateDirectories(output));
+  FATHOM_RETURN_IF_ERROR(CreateDurableDirectories(files, output));
   return "";
 }
 
 absl::Status Trainer::Load(const std::string& directory) {
   FATHOM_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
                           OpenCheckpoint(environment_.files, directory));
-  step_ = saved_step_ = checkpoint.contents.step;
+  const Manifest& manifest = *checkpoint.manifest;
+  step_ = loaded_step_ = manifest.step;
   const int64_t expected = step_ * job_.train.global_batch;
-  if (checkpoint.contents.consumed_sequences != expected) {
+  if (manifest.consumed_sequences != expected) {
     return absl::InvalidArgumentError(absl::StrCat(
-        directory, " was trained on ", checkpoint.contents.consumed_sequences, " sequences in its ",
-        step_, " steps, but train.global_batch ", job_.train.global_batch, " would have consumed ",
+        directory, " was trained on ", manifest.consumed_sequences, " sequences in its ", step_,
+        " steps, but train.global_batch ", job_.train.global_batch, " would have consumed ",
         expected, ": resume with the batch of the run"));
   }
-  FATHOM_RETURN_IF_ERROR(CheckRecordedTokenizer(checkpoint.contents.integers, directory, data_));
+  FATHOM_RETURN_IF_ERROR(CheckRecordedTokenizer(manifest.integers, directory, data_));
   Stream& stream = training_->stream();
   FATHOM_RETURN_IF_ERROR(LoadWeights(*checkpoint.weights, ParameterNames(job_.model),
                                      training_->parameters(), stream));
   FATHOM_RETURN_IF_ERROR(LoadOptimizer(*checkpoint.optimizer, training_->optimizer(), stream));
-  const auto& integers = checkpoint.contents.integers;
-  if (const auto found = integers.find("skipped_in_a_row"); found != integers.end()) {
+  if (const auto found = manifest.integers.find(kSkippedInARow); found != manifest.integers.end()) {
     skipped_in_a_row_ = found->second;
   }
   Log(absl::StrCat("resumed from ", directory, ", step ", step_));
@@ -204,9 +208,9 @@ absl::Status Trainer::Load(const std::string& directory) {
 }
 
 absl::Status Trainer::LoadInitialWeights() {
-  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsFile> file,
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
                           OpenWeights(environment_.files, job_.train.init_from));
-  return LoadWeights(*file, ParameterNames(job_.model), training_->parameters(),
+  return LoadWeights(*source, ParameterNames(job_.model), training_->parameters(),
                      training_->stream());
 }
 
@@ -226,10 +230,15 @@ absl::Status Trainer::Run() {
     FATHOM_RETURN_IF_ERROR(Record(outcome, learning_rate, Now() - started));
     FATHOM_RETURN_IF_ERROR(CountSkippedSteps(outcome));
     FATHOM_RETURN_IF_ERROR(Watch(outcome));
+    FATHOM_RETURN_IF_ERROR(saver_->Poll());
+    ReportFailedSave();
     if (IsDue(job_.train.validate_every)) FATHOM_RETURN_IF_ERROR(Validate(step));
-    if (IsDue(job_.checkpoint.every)) FATHOM_RETURN_IF_ERROR(Save());
+    if (step < steps && IsDue(job_.checkpoint.every)) {
+      FATHOM_RETURN_IF_ERROR(Save(job_.checkpoint.async));
+      ReportFailedSave();
+    }
   }
-  return saved_step_ == step_ ? absl::OkStatus() : Save();
+  return SaveAtTheEnd();
 }
 
 absl::Status Trainer::TrainStep(int64_t step, double learning_rate) {
@@ -365,31 +374,35 @@ absl::Status Trainer::Validate(int64_t step) {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::Save() {
-  Stream& stream = training_->stream();
-  const std::vector<TensorPiece> masters = WeightPieces(training_->parameters(), groups_);
-  const std::vector<TensorPiece> state = OptimizerPieces(training_->optimizer(), groups_);
-  FATHOM_ASSIGN_OR_RETURN(const auto weights, TensorGathering::Create(masters, groups_, stream));
-  FATHOM_ASSIGN_OR_RETURN(const auto optimizer, TensorGathering::Create(state, groups_, stream));
-  saved_step_ = step_;
-  if (!groups_.first()) {
-    FATHOM_RETURN_IF_ERROR(weights->Send());
-    return optimizer->Send();
-  }
-  std::map<std::string, int64_t> integers = {{"skipped_in_a_row", skipped_in_a_row_}};
-  RecordTokenizer(data_, &integers);
-  FATHOM_RETURN_IF_ERROR(
-      WriteCheckpoint(environment_.files, job_.train.output,
-                      {.step = step_,
-                       .consumed_sequences = step_ * job_.train.global_batch,
-                       .job_text = job_.text,
-                       .weights = weights->arrays(),
-                       .optimizer = optimizer->arrays(),
-                       .load_weights = [&](size_t i) { return weights->Load(i); },
-                       .load_optimizer = [&](size_t i) { return optimizer->Load(i); },
-                       .integers = integers,
-                       .numbers = {}}));
-  return RemoveOldCheckpoints(environment_.files, job_.train.output, job_.checkpoint);
+absl::Status Trainer::Save(bool background) {
+  SaveRequest request{.step = step_,
+                      .consumed_sequences = step_ * job_.train.global_batch,
+                      .weights = WeightPieces(training_->parameters(), groups_),
+                      .optimizer = OptimizerPieces(training_->optimizer(), groups_),
+                      .integers = {{kSkippedInARow, skipped_in_a_row_}}};
+  RecordTokenizer(data_, &request.integers);
+  return saver_->Save(request, background);
+}
+
+absl::Status Trainer::SaveAtTheEnd() {
+  FATHOM_RETURN_IF_ERROR(saver_->Finish());
+  ReportFailedSave();
+  if (std::max(saver_->saved_step(), loaded_step_) == step_) return absl::OkStatus();
+  FATHOM_RETURN_IF_ERROR(Save(/*background=*/false));
+  const std::optional<CheckpointSaver::Failure> failure = saver_->TakeFailure();
+  if (!failure.has_value()) return absl::OkStatus();
+  // Never a code that would say that the job was refused.
+  const bool of_another_rank = absl::IsAborted(failure->status);
+  return absl::Status(of_another_rank ? absl::StatusCode::kAborted : absl::StatusCode::kDataLoss,
+                      absl::StrCat("step ", failure->step, ", the last one, could not be saved: ",
+                                   failure->status.message()));
+}
+
+void Trainer::ReportFailedSave() {
+  const std::optional<CheckpointSaver::Failure> failure = saver_->TakeFailure();
+  if (!failure.has_value()) return;
+  Log(absl::StrCat("step ", failure->step, " could not be saved: ", failure->status.message(),
+                   "; the run goes on, and what was saved before is as it was"));
 }
 
 bool Trainer::IsDue(int64_t every) const {

@@ -10,6 +10,7 @@
 #include "core/file.h"
 #include "core/job.h"
 #include "parallel/rank_groups.h"
+#include "runtime/checkpoint_saver.h"
 #include "runtime/data/job_data.h"
 #include "runtime/data/prefetcher.h"
 #include "runtime/loss_watch.h"
@@ -31,7 +32,8 @@ struct TrainerEnvironment {
   // Set to a signal's number from outside: the step is finished, the run saved, and Run returns.
   const std::atomic<int>& stop_signal;
   // This rank's place among those of the job, whose mesh is the job's layout; null: it is the only
-  // one. Rank 0 alone writes files, logs and shows progress.
+  // one. Rank 0 alone writes files, but for what others have in checkpoints and timelines, logs and
+  // shows progress.
   RankGroups* groups = nullptr;
   // For tests, may be empty: called in each step when all gradients are there.
   std::function<void(int64_t step, const ParameterTable& parameters)> before_update = {};
@@ -87,7 +89,11 @@ class Trainer {
   // Says when the loss jumped, and after the first step how memory compares with the plan.
   absl::Status Watch(const StepOutcome& outcome);
   absl::Status Validate(int64_t step);
-  absl::Status Save();
+  // Says when a save has failed since the last call.
+  void ReportFailedSave();
+  absl::Status Save(bool background);
+  // The last save, in which the run's state must be saved.
+  absl::Status SaveAtTheEnd();
   // Whether what happens every `every` steps, and after the last one, happens now.
   bool IsDue(int64_t every) const;
   // Whether this rank would stop the run: for a signal, or on rank 0 for the time limit.
@@ -108,6 +114,7 @@ class Trainer {
   std::unique_ptr<EventWriter> events_;  // the same numbers, for TensorBoard; may be absent
   std::unique_ptr<StepDebug> debug_;
   std::unique_ptr<StepTimeline> timeline_;
+  std::unique_ptr<CheckpointSaver> saver_;
   LossWatch loss_watch_;  // starts afresh at a resume
 
   Buffer totals_buffer_;
@@ -118,7 +125,7 @@ class Trainer {
   int64_t step_ = 0;                       // finished
   int64_t first_step_ = 0;                 // at Start
   std::optional<double> validation_loss_;  // the last, under causal routing
-  int64_t saved_step_ = -1;
+  int64_t loaded_step_ = -1;               // of the checkpoint that the run was resumed from
   int64_t skipped_in_a_row_ = 0;
   double flops_per_token_ = 0;  // of the last step's documents; exact convention, training
   double peak_flops_ = 0;       // of this device, measured

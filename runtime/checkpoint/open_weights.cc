@@ -4,6 +4,7 @@
 
 #include "core/status.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/safetensors.h"
 
 namespace fathom {
 
@@ -12,8 +13,8 @@ absl::StatusOr<std::string> FindCheckpoint(FileSystem& files, const std::string&
   return latest.value_or(directory);
 }
 
-absl::StatusOr<std::unique_ptr<SafetensorsFile>> OpenWeights(FileSystem& files,
-                                                             const std::string& path) {
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenWeights(FileSystem& files,
+                                                          const std::string& path) {
   if (!files.IsDirectory(path)) return SafetensorsFile::Open(files, path);
   const std::string model = JoinPath(path, kModelFile);
   if (files.Exists(model)) return SafetensorsFile::Open(files, model);

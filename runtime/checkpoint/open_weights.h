@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "core/file.h"
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/tensor_source.h"
 
 namespace fathom {
 
@@ -16,8 +16,8 @@ absl::StatusOr<std::string> FindCheckpoint(FileSystem& files, const std::string&
 // The weights that `path` means: a safetensors file, a checkpoint, a run (its newest checkpoint),
 // or a directory with model.safetensors, as `fathom convert` writes. NotFound when it is none of
 // these.
-absl::StatusOr<std::unique_ptr<SafetensorsFile>> OpenWeights(FileSystem& files,
-                                                             const std::string& path);
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenWeights(FileSystem& files,
+                                                          const std::string& path);
 
 // Of the weights in what `fathom convert` and other programs write.
 inline constexpr char kModelFile[] = "model.safetensors";

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/safetensors.h"
 #include "runtime/testing/failing_files.h"
 
 namespace fathom {
@@ -72,11 +73,15 @@ TEST_F(OpenWeightsTest, NothingThere) {
 
 TEST_F(OpenWeightsTest, ADamagedCheckpointIsNotUsed) {
   WriteRun(directory_);
-  const std::string path = JoinPath(directory_, "step_00000010/weights.safetensors");
+  const std::string path = JoinPath(directory_, "step_00000010/weights_00000.safetensors");
   std::string contents = *ReadFile(files_, path);
   contents.back() ^= 1;
   WriteTestFile(path, contents);
-  EXPECT_TRUE(absl::IsDataLoss(OpenWeights(files_, directory_).status()));
+  const auto source = OpenWeights(files_, directory_);
+  ASSERT_TRUE(source.ok()) << source.status();
+  float values[4];
+  const absl::Status status = (*source)->Read("w", DType::kFloat32, {2, 2}, values);
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
 }
 
 }  // namespace

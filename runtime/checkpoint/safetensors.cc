@@ -255,32 +255,21 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(FileSyste
                                                                        const std::string& path) {
   std::unique_ptr<SafetensorsFile> result(new SafetensorsFile(path));
   FATHOM_ASSIGN_OR_RETURN(result->file_, files.OpenForRead(path));
-  HeaderParser parser(result->path_, result->file_->contents());
-  FATHOM_RETURN_IF_ERROR(parser.Parse(&result->metadata_, &result->tensors_));
-  for (size_t i = 0; i < result->tensors_.size(); ++i) {
-    result->index_[result->tensors_[i].name] = i;
-  }
+  HeaderParser parser(result->path(), result->file_->contents());
+  std::vector<NamedArray> tensors;
+  FATHOM_RETURN_IF_ERROR(parser.Parse(&result->metadata_, &tensors));
+  result->SetTensors(std::move(tensors));
   return result;
 }
 
-const NamedArray* SafetensorsFile::Find(const std::string& name) const {
-  const auto found = index_.find(name);
-  return found == index_.end() ? nullptr : &tensors_[found->second];
-}
-
-absl::Status SafetensorsFile::Read(const std::string& name, DType dtype, const Shape& shape,
-                                   void* out) const {
-  const NamedArray* tensor = Find(name);
-  if (tensor == nullptr) return absl::NotFoundError(absl::StrCat(path_, " has no tensor ", name));
-  if (tensor->dtype != dtype || !(tensor->shape == shape)) {
-    const auto describe = [](DType d, const Shape& s) {
-      return absl::StrCat(std::string(Name(d)), " ", s.ToString());
-    };
-    return absl::InvalidArgumentError(
-        absl::StrCat(path_, ": tensor ", name, " is ", describe(tensor->dtype, tensor->shape),
-                     " where ", describe(dtype, shape), " is needed"));
+absl::Status SafetensorsFile::ReadSlice(const NamedArray& tensor, const TensorSlice& slice,
+                                        void* out) const {
+  const int64_t size = SizeOf(tensor.dtype);
+  const char* from = static_cast<const char*>(tensor.data);
+  char* to = static_cast<char*>(out);
+  for (const SliceRun& run : RunsOf(tensor.shape, slice)) {
+    std::memcpy(to + run.in_slice * size, from + run.in_tensor * size, run.count * size);
   }
-  if (tensor->bytes() > 0) std::memcpy(out, tensor->data, tensor->bytes());
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "core/file.h"
 #include "runtime/checkpoint/named_array.h"
+#include "runtime/checkpoint/tensor_source.h"
 
 namespace fathom {
 
@@ -48,33 +49,24 @@ absl::Status WriteSafetensorsFile(FileSystem& files, const std::string& path,
                                   const std::map<std::string, std::string>& metadata,
                                   const ArrayLoader& load = {});
 
-// A safetensors file, mapped into memory. Thread-safe.
-class SafetensorsFile {
+// A safetensors file, mapped into memory. Thread-safe. The tensors' data is valid while this object
+// lives, but may be aligned to single bytes only: copy it, or use Read.
+class SafetensorsFile final : public TensorSource {
  public:
   // Checks the whole header before anything is used: DataLoss, naming file and tensor, for one that
   // is damaged or whose tensors do not fill the data exactly; Unimplemented for other dtypes.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(FileSystem& files,
                                                                const std::string& path);
 
-  const std::string& path() const { return path_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  // In the order of their data. The data is valid while this object lives, but may be aligned to
-  // single bytes only: copy it, or use Read.
-  const std::vector<NamedArray>& tensors() const { return tensors_; }
-  // Null when there is none of that name.
-  const NamedArray* Find(const std::string& name) const;
-  // Copies a tensor of exactly this dtype and shape. NotFound, or InvalidArgument naming both
-  // dtypes or shapes.
-  absl::Status Read(const std::string& name, DType dtype, const Shape& shape, void* out) const;
+  absl::Status ReadSlice(const NamedArray& tensor, const TensorSlice& slice,
+                         void* out) const override;
 
  private:
-  explicit SafetensorsFile(std::string path) : path_(std::move(path)) {}
+  explicit SafetensorsFile(const std::string& path) : TensorSource(path) {}
 
-  std::string path_;
   std::unique_ptr<ReadableFile> file_;
   std::map<std::string, std::string> metadata_;
-  std::vector<NamedArray> tensors_;
-  std::map<std::string, size_t> index_;
 };
 
 }  // namespace fathom

@@ -55,8 +55,7 @@ class Optimizer {
     Tensor tensor;  // [range]
   };
   const std::vector<StateTensor>& state() const { return state_; }
-  // Whether copies keep different parts of the state; else all keep the same.
-  bool shards_state() const { return sharing_.shard_state; }
+  const ParameterTable& parameters() const { return table_; }
   int64_t bytes() const { return state_buffer_.bytes() + scalars_.bytes(); }
   // Matrices that this rank has orthogonalised so far.
   int64_t orthogonalized() const;

@@ -1,0 +1,139 @@
+// A run that goes on in another layout is the run that was never interrupted; in the same layout to
+// the bit.
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/comparison.h"
+#include "runtime/testing/failing_files.h"
+#include "runtime/testing/toy_run.h"
+
+namespace fathom {
+namespace {
+
+using Settings = std::vector<std::string>;
+
+Settings operator+(Settings a, const Settings& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const Settings kFour = {"train.precision=FP64", "train.global_batch=8", "train.micro_batch=1",
+                        "train.steps=4",        "checkpoint.every=2",   "optimizer.clip=0.5"};
+
+const std::map<std::string, Settings>& Layouts() {
+  static const auto& layouts = *new std::map<std::string, Settings>{
+      {"one", {}},
+      {"T2", {"parallel.tensor=2"}},
+      {"T4", {"parallel.tensor=4"}},
+      {"T2P2", {"parallel.tensor=2", "parallel.pipeline=2"}},
+      {"T2Sequence", {"parallel.tensor=2", "parallel.sequence=true"}},
+      {"P2", {"parallel.pipeline=2"}},
+      {"P3", {"parallel.pipeline=3"}},
+      {"P2Interleaved",
+       {"parallel.pipeline=2", "parallel.schedule=INTERLEAVED", "parallel.virtual_stages=2"}},
+      {"D2", {"parallel.data=2"}},
+      {"D4Zero", {"parallel.data=4", "parallel.zero=1", "parallel.bucket_elements=30000"}},
+      {"Lanes", {"parallel.lanes=4"}},
+      {"All",
+       {"parallel.pipeline=2", "parallel.data=2", "parallel.tensor=2", "parallel.zero=1",
+        "parallel.sequence=true", "parallel.lanes=2"}},
+  };
+  return layouts;
+}
+
+std::string Directory() {
+  static const auto& directory = *new std::string(NewTestDirectory());
+  return directory;
+}
+
+// A run of four steps that saved after two; resumed runs start from that checkpoint.
+void TrainFour(const std::string& job, const std::string& output, const Settings& settings,
+               bool resume = false) {
+  if (resume) WriteTestFile(JoinPath(Directory(), output + "/LATEST"), "step_00000002\n");
+  const ToyRun run = RunToy(job, Directory(), output, kFour + settings, {.resume = resume});
+  ASSERT_TRUE(run.status.ok()) << run.status;
+}
+
+// The run of one rank that was never interrupted.
+std::string Whole(const std::string& job, const Settings& settings) {
+  static auto& names = *new std::map<Settings, std::string>();
+  const auto [name, is_new] =
+      names.try_emplace(Settings{job} + settings, absl::StrCat("whole_", names.size()));
+  if (is_new) TrainFour(job, name->second, settings);
+  return name->second;
+}
+
+void ExpectSame(const std::string& a, const std::string& b, double tolerance) {
+  const auto comparison =
+      Compare(PosixFileSystem(), JoinPath(Directory(), a), JoinPath(Directory(), b), tolerance);
+  ASSERT_TRUE(comparison.ok()) << comparison.status();
+  EXPECT_GT(comparison->tensors, 20);
+  EXPECT_EQ(comparison->beyond, 0)
+      << comparison->differences[0].where << ": " << comparison->differences[0].what;
+}
+
+struct Move {
+  const char* job;
+  const char* from;
+  const char* to;
+  const char* optimizer = "MUON";
+};
+
+class Moves : public ::testing::TestWithParam<Move> {};
+
+TEST_P(Moves, TheRunGoesOn) {
+  const Move& move = GetParam();
+  const Settings optimizer = {std::string("optimizer.kind=") + move.optimizer};
+  const std::string output =
+      absl::StrCat("moved_", move.job, "_", move.from, "_", move.to, "_", move.optimizer);
+  TrainFour(move.job, output, Layouts().at(move.from) + optimizer);
+  TrainFour(move.job, output, Layouts().at(move.to) + optimizer, /*resume=*/true);
+  ExpectSame(output, Whole(move.job, optimizer), 1e-9);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, Moves,
+    ::testing::Values(Move{"toy_xmod", "one", "T4"}, Move{"toy_xmod", "T4", "T2P2"},
+                      Move{"toy_xmod", "P3", "one"}, Move{"toy_xmod", "P2Interleaved", "P2"},
+                      Move{"toy_xmod", "P2", "P2Interleaved"}, Move{"toy_xmod", "D4Zero", "D2"},
+                      Move{"toy_xmod", "D2", "D4Zero", "ADAMW"},
+                      Move{"toy_xmod", "T2Sequence", "T2"}, Move{"toy_xmod", "T2", "T2Sequence"},
+                      Move{"toy_xmod", "Lanes", "All"}, Move{"toy_xmod", "All", "one"},
+                      Move{"toy_xmod", "All", "T4", "ADAMW"}, Move{"toy_mod", "T2P2", "D4Zero"},
+                      Move{"toy_mod", "one", "All"}, Move{"toy_dense", "D4Zero", "T2Sequence"},
+                      Move{"toy_dense", "P3", "All", "ADAMW"}),
+    [](const ::testing::TestParamInfo<Move>& info) {
+      const Move& move = info.param;
+      return absl::StrCat(move.job, "_", move.from, "_", move.to, "_", move.optimizer);
+    });
+
+class SameLayout : public ::testing::TestWithParam<std::string> {};
+
+// With saves in the background, which are the same, too.
+TEST_P(SameLayout, TheSameBits) {
+  for (const char* kind : {"MUON", "ADAMW"}) {
+    const Settings settings =
+        Layouts().at(GetParam()) + Settings{std::string("optimizer.kind=") + kind,
+                                            "train.precision=BF16", "data.document_mask=true"};
+    const std::string whole = absl::StrCat("same_", GetParam(), kind);
+    const std::string parts = whole + "_parts";
+    TrainFour("toy_xmod", whole, settings);
+    TrainFour("toy_xmod", parts,
+              settings + Settings{"checkpoint.async=true", "checkpoint.every=1"});
+    ExpectSame(parts + "/step_00000002", whole + "/step_00000002", 0);
+    TrainFour("toy_xmod", parts, settings + Settings{"checkpoint.async=true"}, /*resume=*/true);
+    ExpectSame(parts, whole, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, SameLayout,
+                         ::testing::Values("one", "T4", "T2P2", "T2Sequence", "P2Interleaved", "D2",
+                                           "D4Zero", "All"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace fathom
