@@ -2,10 +2,12 @@
 #include <string>
 
 #include "core/accounting.h"
+#include "core/file.h"
 #include "core/job.h"
 #include "core/status.h"
 #include "launch/arguments.h"
 #include "launch/commands.h"
+#include "launch/inspect_checkpoint.h"
 #include "nlohmann/json.hpp"
 #include "runtime/memory_plan.h"
 #include "runtime/pipeline_report.h"
@@ -16,13 +18,17 @@ namespace {
 
 constexpr char kHelp[] =
     R"(usage: fathom inspect JOB [--set FIELD=VALUE]... [--json]
+       fathom inspect CHECKPOINT [--verify] [--json]
 
 Prints a job's layer plan, layers, parameters, FLOPs per token and memory per rank, without
-running it.
+running it; or what a checkpoint (RUN/step_NNNNNNNN, or a run, for its newest one) holds.
   --set FIELD=VALUE  overrides a field of the job, e.g. --set train.micro_batch=2
+  --verify           reads the whole checkpoint and checks it against its checksums: exit status 1
+                     and a line for each damage when it is not as it was written
   --json             one JSON object
 
 example: fathom inspect launch/jobs/936m_xmod_a3k16.txtpb
+         fathom inspect runs/quickstart --verify
 )";
 
 const char* GateName(Gate gate) {
@@ -161,12 +167,7 @@ void PrintText(const Job& job, const Inspection& inspection) {
               Bytes(memory.activations).c_str(), Bytes(memory.total()).c_str());
 }
 
-absl::Status Inspect(const Arguments& arguments) {
-  if (arguments.words().size() != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("one job file is needed, ", arguments.words().size(),
-                     " words were given; \"fathom inspect --help\" shows an example"));
-  }
+absl::Status InspectJob(const Arguments& arguments) {
   FATHOM_ASSIGN_OR_RETURN(const Job job, ReadJob(arguments.words()[0], arguments.Values("set")));
   Inspection inspection{
       .parameters = CountParameters(job.model),
@@ -184,10 +185,29 @@ absl::Status Inspect(const Arguments& arguments) {
   return absl::OkStatus();
 }
 
+absl::Status Inspect(const Arguments& arguments) {
+  if (arguments.words().size() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("one job file or checkpoint is needed, ", arguments.words().size(),
+                     " words were given; \"fathom inspect --help\" shows an example"));
+  }
+  const std::string& what = arguments.words()[0];
+  const bool checkpoint = PosixFileSystem().IsDirectory(what);
+  const char* flag = checkpoint ? "set" : "verify";
+  if (arguments.Has(flag)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--", flag, " is given, but ", what, " is a ", checkpoint ? "directory" : "job",
+        ": it goes with a ", checkpoint ? "job" : "checkpoint"));
+  }
+  if (!checkpoint) return InspectJob(arguments);
+  return InspectCheckpoint(what, arguments.Has("json"), arguments.Has("verify"));
+}
+
 }  // namespace
 
 int InspectMain(int argc, char** argv) {
-  const absl::StatusOr<Arguments> arguments = Arguments::Parse(argc, argv, {"set"}, {"json"});
+  const absl::StatusOr<Arguments> arguments =
+      Arguments::Parse(argc, argv, {"set"}, {"json", "verify"});
   if (!arguments.ok()) return Fail("inspect", arguments.status());
   if (arguments->help()) {
     std::fputs(kHelp, stdout);
