@@ -330,6 +330,44 @@ TEST_F(CommandLine, InspectShowsThePlan) {
   EXPECT_GT(json["memory_per_rank"]["activations"], 0);
 }
 
+TEST_F(CommandLine, InspectShowsAndVerifiesACheckpoint) {
+  ASSERT_EQ(Fathom("train " + Toy("toy_xmod", "--set train.steps=1")).status, 0);
+  const Result text = Fathom("inspect " + Path("run"));
+  ASSERT_EQ(text.status, 0) << text.output;
+  for (const char* part :
+       {"step_00000001", "toy_xmod", "8 sequences consumed", "pipeline 1", "weights_00000",
+        "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.q_proj.weight.momentum",
+        "float32 [128, 64]"}) {
+    EXPECT_NE(text.output.find(part), std::string::npos) << part << " in " << text.output;
+  }
+  const Json json = Json::parse(Fathom("inspect " + Path("run") + " --json --verify").output);
+  EXPECT_EQ(json["step"], 1);
+  EXPECT_EQ(json["consumed_sequences"], 8);
+  EXPECT_EQ(json["mesh"]["tensor"], 1);
+  EXPECT_EQ(json["files"].size(), 2);
+  const Json job = Json::parse(Fathom("inspect launch/jobs/toy_xmod.txtpb --json").output);
+  EXPECT_EQ(json["weights"]["elements"], job["parameters"]["total"]);
+  EXPECT_GT(json["verified"]["blocks"], 0);
+  EXPECT_EQ(json["verified"]["problems"], Json::array());
+
+  const std::string shard = Path("run/step_00000001/optimizer_00000.safetensors");
+  std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-1, std::ios::end);
+  file.put(0x55);
+  file.close();
+  EXPECT_EQ(Fathom("inspect " + Path("run")).status, 0);
+  const Result damaged = Fathom("inspect " + Path("run") + " --verify");
+  EXPECT_EQ(damaged.status, 1) << damaged.output;
+  EXPECT_NE(damaged.output.find(shard + " is damaged"), std::string::npos) << damaged.output;
+  for (const std::string& arguments :
+       {Path("run") + " --set train.steps=2", std::string("launch/jobs/toy_xmod.txtpb --verify"),
+        Path("data")}) {
+    const Result refused = Fathom("inspect " + arguments);
+    EXPECT_EQ(refused.status, 2) << refused.output;
+    EXPECT_EQ(std::count(refused.output.begin(), refused.output.end(), '\n'), 1) << refused.output;
+  }
+}
+
 TEST_F(CommandLine, PreparesTokens) {
   std::ofstream(Path("text.txt")) << "two words";
   const Result result =
