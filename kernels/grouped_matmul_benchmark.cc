@@ -186,6 +186,12 @@ int main(int argc, char** argv) {
   std::vector<int64_t> loads;
   for (int i = 3; i < argc; ++i) loads.push_back(std::atoi(argv[i]));
   if (loads.empty()) loads = {64, 128, 256, 512};
+  for (const int64_t rows : loads) {
+    if (rows >= fathom::kFewestRows && rows <= fathom::kRows) continue;
+    std::fprintf(stderr, "An expert has %ld to %ld rows here, not %ld.\n", fathom::kFewestRows,
+                 fathom::kRows, rows);
+    return 2;
+  }
   fathom::Benchmark benchmark(threads, repeats);
   const double read_rate = benchmark.ReadRate();
   std::printf("%d threads, which together read %.1f GB/s; medians of %d turns\n", threads,
