@@ -53,12 +53,14 @@ void Gemm(const GemmArguments<double>& g) {
 
 template <class T>
 int64_t GemmRule<T>::Rows(int64_t m) {
-  // Kernels for AVX-512 differ below 16 rows only; those for AVX2 take 6 rows at a time and have
-  // several forms for what remains.
+  // Kernels for AVX-512 differ below 16 rows only. Those for AVX2 take 6 rows at a time and have
+  // several forms for what remains of a block of rows; which multiples of 6 leave nothing was
+  // measured, up to kMaximumRows.
   static const bool avx512 =
       (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
   if (avx512) return std::max<int64_t>(m, 16);
-  return (m + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
+  const int64_t multiple = m <= 72 ? 6 : 12;
+  return (m + multiple - 1) / multiple * multiple;
 }
 template struct GemmRule<float>;
 template struct GemmRule<double>;
