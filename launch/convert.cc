@@ -1,6 +1,8 @@
 #include <cstdio>
 #include <string>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "core/status.h"
 #include "launch/arguments.h"
 #include "launch/commands.h"
@@ -11,38 +13,84 @@ namespace fathom {
 namespace {
 
 constexpr char kHelp[] =
-    R"(usage: fathom convert CHECKPOINT DIR [--format checkpoint|huggingface]
+    R"(usage: fathom convert FROM DIR [--format checkpoint|huggingface] [--dtype bf16|fp32]
+                      [--shard-size BYTES] [--job JOB]
 
-Writes the weights of a checkpoint (RUN/step_NNNNNNNN, or a run, for its newest one) to
-DIR/model.safetensors. DIR must be new or empty.
-  --format checkpoint   the weights alone, to start another run from with train.init_from (default)
-  --format huggingface  also config.json, so that DIR opens as Qwen3ForCausalLM; for models whose
-                        layers are all dense
+Writes the weights of FROM into DIR, which must be new or empty. FROM is
+  a checkpoint          RUN/step_NNNNNNNN, or a run, for its newest one
+  weights               a safetensors file, or a directory with model.safetensors
+  Hugging Face's        a directory with config.json of Qwen3ForCausalLM or Glm4MoeForCausalLM, and
+                        its safetensors, in one file or several
 
-example: fathom convert runs/toy_dense exported --format huggingface
-         fathom train launch/jobs/toy_dense.txtpb --set train.init_from=exported \
-             --set train.output=runs/second
+  --format checkpoint   (default) the weights in DIR/model.safetensors, to start a run from with
+                        train.init_from; out of a Hugging Face directory also DIR/job.txtpb, a job
+                        with its model, and the tokenizer's files
+  --format huggingface  a directory that transformers opens: as Qwen3ForCausalLM where all layers
+                        are dense, as Glm4MoeForCausalLM where they are mixtures of experts or dense
+                        layers followed by those; with the files of the job's tokenizer
+  --dtype bf16|fp32     what weights are rounded or widened to; they stay as they are without it.
+                        The gates of experts are never rounded
+  --shard-size BYTES    huggingface: weights above it are written in several files (default
+                        5000000000)
+  --job JOB             huggingface: the job whose model weights are of, where DIR/job.txtpb is not
+                        beside them
+
+examples: fathom convert runs/toy_dense exported --format huggingface --dtype bf16
+          fathom convert Qwen3-0.6B start
+          fathom train start/job.txtpb --set train.init_from=start --set data.text=corpus.txt
 )";
+
+absl::StatusOr<ExportFormat> ParseFormat(const std::string& format) {
+  if (format == "checkpoint") return ExportFormat::kCheckpoint;
+  if (format == "huggingface") return ExportFormat::kHuggingFace;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--format is \"", format, "\", but it must be checkpoint or huggingface"));
+}
+
+absl::StatusOr<DType> ParseDType(const std::string& dtype) {
+  if (dtype == "bf16") return DType::kBFloat16;
+  if (dtype == "fp32") return DType::kFloat32;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--dtype is \"", dtype, "\", but it must be bf16 or fp32"));
+}
+
+absl::StatusOr<ExportOptions> ParseOptions(const Arguments& arguments) {
+  ExportOptions options;
+  FATHOM_ASSIGN_OR_RETURN(options.format, ParseFormat(arguments.Value("format", "checkpoint")));
+  if (arguments.Has("dtype")) {
+    FATHOM_ASSIGN_OR_RETURN(options.dtype, ParseDType(arguments.Value("dtype")));
+  }
+  options.job = arguments.Value("job");
+  for (const char* flag : {"shard-size", "job"}) {
+    if (!arguments.Has(flag) || options.format == ExportFormat::kHuggingFace) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, " is given, but it is only for --format huggingface"));
+  }
+  if (!arguments.Has("shard-size")) return options;
+  const std::string size = arguments.Value("shard-size");
+  if (!absl::SimpleAtoi(size, &options.shard_bytes) || options.shard_bytes < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--shard-size is \"", size, "\", but it must be a number of bytes, 1 or more"));
+  }
+  return options;
+}
 
 absl::Status RunConvert(const Arguments& arguments) {
   if (arguments.words().size() != 2) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a checkpoint and a directory are needed, ", arguments.words().size(),
+        absl::StrCat("what to convert and a directory are needed, ", arguments.words().size(),
                      " words were given; \"fathom convert --help\" shows an example"));
   }
   if (arguments.Has("layout")) {
     return absl::UnimplementedError(
         "--layout is given, but checkpoints for other layouts are not built yet");
   }
-  const std::string format = arguments.Value("format", "checkpoint");
-  if (format != "checkpoint" && format != "huggingface") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--format is \"", format, "\", but it must be checkpoint or huggingface"));
-  }
-  FATHOM_RETURN_IF_ERROR(ExportWeights(
-      PosixFileSystem(), arguments.words()[0], arguments.words()[1],
-      format == "huggingface" ? ExportFormat::kHuggingFace : ExportFormat::kCheckpoint));
-  LogLine(absl::StrCat(arguments.words()[1], "/model.safetensors is written"));
+  FATHOM_ASSIGN_OR_RETURN(const ExportOptions options, ParseOptions(arguments));
+  const std::string& directory = arguments.words()[1];
+  FATHOM_ASSIGN_OR_RETURN(const std::vector<std::string> notes,
+                          Export(PosixFileSystem(), arguments.words()[0], directory, options));
+  for (const std::string& note : notes) LogLine(note);
+  LogLine(absl::StrCat(directory, " is written"));
   return absl::OkStatus();
 }
 
@@ -50,7 +98,7 @@ absl::Status RunConvert(const Arguments& arguments) {
 
 int ConvertMain(int argc, char** argv) {
   const absl::StatusOr<Arguments> arguments =
-      Arguments::Parse(argc, argv, {"format", "layout"}, {});
+      Arguments::Parse(argc, argv, {"format", "layout", "dtype", "shard-size", "job"}, {});
   if (!arguments.ok()) return Fail("convert", arguments.status());
   if (arguments->help()) {
     std::fputs(kHelp, stdout);

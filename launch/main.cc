@@ -20,7 +20,7 @@ constexpr Command kCommands[] = {
     {"prepare", "text files to a token file", PrepareMain},
     {"train", "trains, or resumes training", TrainMain},
     {"eval", "validation loss of a checkpoint, under top-k and causal routing", EvalMain},
-    {"convert", "a checkpoint's weights for another run or for Hugging Face", ConvertMain},
+    {"convert", "weights for another run, to or from Hugging Face", ConvertMain},
     {"compare", "two checkpoints or dumps, tensor by tensor", CompareMain},
     {"bench", "training and validation throughput of several jobs", nullptr},
     {"plan", "predicts step time on a cluster", nullptr},

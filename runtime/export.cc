@@ -1,14 +1,31 @@
 #include "runtime/export.h"
 
-#include "core/job.h"
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <string_view>
+
 #include "core/status.h"
-#include "nlohmann/json.hpp"
-#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/open_weights.h"
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/data/tokenizer.h"
+#include "runtime/export_source.h"
+#include "runtime/huggingface/config.h"
+#include "runtime/huggingface/model_files.h"
+#include "runtime/huggingface/starting_job.h"
 
 namespace fathom {
 namespace {
+
+// What Hugging Face keeps beside the weights, about text and how to generate it.
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
+                                           "vocab.json",
+                                           "merges.txt",
+                                           "tokenizer_config.json",
+                                           "special_tokens_map.json",
+                                           "added_tokens.json",
+                                           "chat_template.jinja",
+                                           "generation_config.json"};
 
 absl::Status CheckNew(FileSystem& files, const std::string& directory) {
   if (!files.Exists(directory)) return absl::OkStatus();
@@ -20,86 +37,155 @@ absl::Status CheckNew(FileSystem& files, const std::string& directory) {
       absl::StrCat(directory, " exists already, and nothing is overwritten: name a new directory"));
 }
 
-absl::Status CheckPlan(const ModelConfig& model) {
-  for (const PlannedLayer& layer : model.plan.layers) {
-    if (layer.spec == LayerSpec()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("Hugging Face has no model for the plan ", ShortForm(model.plan.segments),
-                     ", only for dense layers: use --format checkpoint"));
+// A mixture without shared experts has for Hugging Face shared ones of width 0.
+void AddEmptyExperts(const ModelConfig& model, TensorList* list) {
+  if (model.shared > 0) return;
+  const DType dtype = list->arrays[0].dtype;
+  const size_t whole = list->arrays.size();
+  for (size_t i = 0; i < model.plan.layers.size(); ++i) {
+    if (!model.plan.layers[i].spec.experts) continue;
+    const std::string prefix = absl::StrCat("model.layers.", i, ".mlp.shared_experts.");
+    list->arrays.push_back({prefix + "gate_proj.weight", dtype, {0, model.d}});
+    list->arrays.push_back({prefix + "up_proj.weight", dtype, {0, model.d}});
+    list->arrays.push_back({prefix + "down_proj.weight", dtype, {model.d, 0}});
   }
-  return absl::OkStatus();
-}
-
-std::string Qwen3Config(const Job& job, DType dtype) {
-  const ModelConfig& model = job.model;
-  const std::string type(Name(dtype));
-  const nlohmann::ordered_json config = {
-      {"architectures", {"Qwen3ForCausalLM"}},
-      {"model_type", "qwen3"},
-      {"hidden_size", model.d},
-      {"intermediate_size", model.ffn},
-      {"num_hidden_layers", model.plan.layers.size()},
-      {"num_attention_heads", model.heads},
-      {"num_key_value_heads", model.kv_heads},
-      {"head_dim", model.head_dim},
-      {"vocab_size", model.vocabulary},
-      {"max_position_embeddings", job.train.sequence_length},
-      {"rms_norm_eps", model.eps},
-      // Older versions read the first, newer ones the second.
-      {"rope_theta", model.theta},
-      {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", model.theta}}},
-      {"hidden_act", "silu"},
-      {"attention_bias", false},
-      {"attention_dropout", 0.0},
-      {"initializer_range", 0.02},
-      {"use_sliding_window", false},
-      {"tie_word_embeddings", false},
-      {"use_cache", true},
-      {"torch_dtype", type},
-      {"dtype", type}};
-  return config.dump(2) + "\n";
-}
-
-// One tensor of `weights` is in memory at a time.
-absl::Status WriteDirectory(FileSystem& files, const std::string& directory,
-                            const TensorSource& weights, const std::string& config) {
-  FATHOM_RETURN_IF_ERROR(files.CreateDirectories(directory));
-  std::vector<char> data;
-  const auto load = [&](size_t i) -> absl::StatusOr<const void*> {
-    const NamedArray& tensor = weights.tensors()[i];
-    data.resize(tensor.bytes());
-    FATHOM_RETURN_IF_ERROR(
-        weights.ReadSlice(tensor, TensorSlice::Whole(tensor.shape), data.data()));
-    return data.data();
+  if (!list->load) return;
+  list->load = [load = list->load, whole](size_t i) -> absl::StatusOr<const void*> {
+    if (i >= whole) return nullptr;
+    return load(i);
   };
-  FATHOM_RETURN_IF_ERROR(WriteSafetensorsFile(files, JoinPath(directory, kModelFile),
-                                              weights.tensors(), {{"format", "pt"}}, load));
-  if (!config.empty()) {
-    FATHOM_RETURN_IF_ERROR(WriteFileAtomically(files, JoinPath(directory, "config.json"), config));
-  }
-  return files.SyncDirectory(directory);
 }
+
+// Writes one export into a directory that is not yet there by its final name.
+class Writer {
+ public:
+  Writer(FileSystem& files, const ExportSource& source, const std::string& directory,
+         const ExportOptions& options)
+      : files_(files), source_(source), directory_(directory), options_(options) {}
+
+  // Prepares all that can be refused.
+  absl::Status Check() {
+    if (options_.format == ExportFormat::kHuggingFace) {
+      FATHOM_RETURN_IF_ERROR(PrepareHuggingFace());
+    } else {
+      tensors_ = source_.tensors;
+      shard_bytes_ = std::numeric_limits<int64_t>::max();
+    }
+    if (source_.is_tied) {
+      notes_.push_back(absl::StrCat(
+          source_.path, " has one matrix for embedding and head: each got a copy of it"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(const std::string& temporary) {
+    FATHOM_RETURN_IF_ERROR(files_.CreateDirectories(temporary));
+    FATHOM_ASSIGN_OR_RETURN(const int64_t written, WriteModelFiles(files_, temporary, tensors_,
+                                                                   {.dtype = options_.dtype,
+                                                                    .shard_bytes = shard_bytes_}));
+    if (written > 1) notes_.push_back(absl::StrCat("the weights are in ", written, " files"));
+    if (!config_.empty()) {
+      FATHOM_RETURN_IF_ERROR(
+          WriteFileAtomically(files_, JoinPath(temporary, kHuggingFaceConfigFile), config_));
+    }
+    const bool starts = source_.is_huggingface && options_.format == ExportFormat::kCheckpoint;
+    if (starts || options_.format == ExportFormat::kHuggingFace) {
+      FATHOM_RETURN_IF_ERROR(CopyTokenizer(temporary));
+    }
+    if (starts) {
+      FATHOM_RETURN_IF_ERROR(
+          WriteFileAtomically(files_, JoinPath(temporary, kStartingJobFile), StartingJobText()));
+    }
+    return files_.SyncDirectory(temporary);
+  }
+
+  std::vector<std::string> TakeNotes() { return std::move(notes_); }
+
+ private:
+  absl::Status PrepareHuggingFace() {
+    if (!source_.model) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          source_.path, " holds weights without a job that says which model they are of: name one ",
+          "with --job"));
+    }
+    const ModelConfig& model = *source_.model;
+    FATHOM_ASSIGN_OR_RETURN(tensors_, SelectModelTensors(model, source_.tensors, source_.path));
+    const DType dtype = options_.dtype.value_or(tensors_.arrays[0].dtype);
+    FATHOM_ASSIGN_OR_RETURN(config_, MakeHuggingFaceConfig(model, source_.positions, dtype));
+    AddEmptyExperts(model, &tensors_);
+    shard_bytes_ = options_.shard_bytes;
+    return absl::OkStatus();
+  }
+
+  absl::Status CopyTokenizer(const std::string& temporary) {
+    if (source_.tokenizer.empty()) return absl::OkStatus();
+    for (const char* name : kTokenizerFiles) {
+      const std::string from = JoinPath(source_.tokenizer, name);
+      if (!files_.Exists(from)) continue;
+      FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, files_.OpenForRead(from));
+      FATHOM_RETURN_IF_ERROR(
+          WriteFileAtomically(files_, JoinPath(temporary, name), file->contents()));
+      has_tokenizer_ = true;
+    }
+    return absl::OkStatus();
+  }
+
+  // Names the copied tokenizer where Fathom can use it.
+  std::string StartingJobText() {
+    constexpr int64_t kLength = 2048;
+    StartingJob job = {.model = *source_.model,
+                       .name = std::filesystem::path(directory_).filename().string(),
+                       .weights = directory_,
+                       .tokenizer = directory_,
+                       .about_tokenizer = "",
+                       .sequence_length = kLength};
+    if (source_.positions > 0) job.sequence_length = std::min(kLength, source_.positions);
+    const auto tokenizer = MakeTokenizer(source_.tokenizer, files_);
+    const bool fits = tokenizer.ok() && (*tokenizer)->vocabulary() <= job.model.vocabulary;
+    if (fits) return MakeStartingJob(job);
+    if (has_tokenizer_) {
+      job.about_tokenizer = absl::StrCat(
+          "Fathom cannot use the tokenizer: ",
+          tokenizer.ok()
+              ? absl::StrCat("it has ", (*tokenizer)->vocabulary(), " tokens, more than the model")
+              : std::string(tokenizer.status().message()));
+      notes_.push_back(job.about_tokenizer);
+    }
+    // The default takes bytes, for which the vocabulary may be too small.
+    if (job.model.vocabulary >= 257) job.tokenizer.clear();
+    return MakeStartingJob(job);
+  }
+
+  FileSystem& files_;
+  const ExportSource& source_;
+  const std::string& directory_;
+  const ExportOptions& options_;
+  TensorList tensors_;
+  std::string config_;  // of Hugging Face; empty: none
+  int64_t shard_bytes_ = 0;
+  bool has_tokenizer_ = false;
+  std::vector<std::string> notes_;
+};
 
 }  // namespace
 
-absl::Status ExportWeights(FileSystem& files, const std::string& checkpoint,
-                           const std::string& directory, ExportFormat format) {
+absl::StatusOr<std::vector<std::string>> Export(FileSystem& files, const std::string& from,
+                                                std::string directory,
+                                                const ExportOptions& options) {
+  // Written beside its final name, which with a slash behind would be inside.
+  while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
   FATHOM_RETURN_IF_ERROR(CheckNew(files, directory));
-  FATHOM_ASSIGN_OR_RETURN(const std::string found, FindCheckpoint(files, checkpoint));
-  FATHOM_ASSIGN_OR_RETURN(const Checkpoint opened, OpenCheckpoint(files, found));
-  const TensorSource& weights = *opened.weights;
-  std::string config;
-  if (format == ExportFormat::kHuggingFace) {
-    FATHOM_ASSIGN_OR_RETURN(const Job job, ParseJob(opened.manifest->job_text, found, {}));
-    FATHOM_RETURN_IF_ERROR(CheckPlan(job.model));
-    const std::vector<NamedArray>& tensors = weights.tensors();
-    config = Qwen3Config(job, tensors.empty() ? DType::kFloat32 : tensors[0].dtype);
-  }
+  FATHOM_ASSIGN_OR_RETURN(const ExportSource source, OpenExportSource(files, from, options.job));
+  Writer writer(files, source, directory, options);
+  FATHOM_RETURN_IF_ERROR(writer.Check());
   const std::string temporary = TemporaryPath(directory);
-  absl::Status status = WriteDirectory(files, temporary, weights, config);
+  absl::Status status = writer.Write(temporary);
   if (status.ok()) status = files.Rename(temporary, directory);
-  if (!status.ok()) files.RemoveAll(temporary).IgnoreError();
-  return status;
+  if (!status.ok()) {
+    files.RemoveAll(temporary).IgnoreError();
+    return status;
+  }
+  return writer.TakeNotes();
 }
 
 }  // namespace fathom

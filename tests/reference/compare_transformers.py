@@ -55,7 +55,8 @@ device {{ threads: 1 }}
 """
 
 
-def make_model(name):
+def make_model(name, dense=0):
+    """`dense`: so many of the first layers of glm4moe have no experts."""
     if name == "qwen3":
         config = transformers.Qwen3Config(**COMMON, use_sliding_window=False)
     else:
@@ -69,7 +70,7 @@ def make_model(name):
             topk_group=1,
             norm_topk_prob=True,
             routed_scaling_factor=1.0,
-            first_k_dense_replace=0,
+            first_k_dense_replace=dense,
             num_nextn_predict_layers=0,
             partial_rotary_factor=1.0,
             use_qk_norm=True,
