@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
-#include <string_view>
+#include <utility>
 
 #include "core/status.h"
 #include "runtime/checkpoint/open_weights.h"
@@ -125,9 +125,13 @@ class Writer {
       FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, files_.OpenForRead(from));
       FATHOM_RETURN_IF_ERROR(
           WriteFileAtomically(files_, JoinPath(temporary, name), file->contents()));
-      has_tokenizer_ = true;
     }
     return absl::OkStatus();
+  }
+
+  bool HasTokenizer() {
+    return files_.Exists(JoinPath(source_.tokenizer, "tokenizer.json")) ||
+           files_.Exists(JoinPath(source_.tokenizer, "vocab.json"));
   }
 
   // Names the copied tokenizer where Fathom can use it.
@@ -140,10 +144,10 @@ class Writer {
                        .about_tokenizer = "",
                        .sequence_length = kLength};
     if (source_.positions > 0) job.sequence_length = std::min(kLength, source_.positions);
-    const auto tokenizer = MakeTokenizer(source_.tokenizer, files_);
+    const auto tokenizer = MakeTokenizer(JoinPath(source_.tokenizer, "tokenizer.json"), files_);
     const bool fits = tokenizer.ok() && (*tokenizer)->vocabulary() <= job.model.vocabulary;
     if (fits) return MakeStartingJob(job);
-    if (has_tokenizer_) {
+    if (HasTokenizer()) {
       job.about_tokenizer = absl::StrCat(
           "Fathom cannot use the tokenizer: ",
           tokenizer.ok()
@@ -163,7 +167,6 @@ class Writer {
   TensorList tensors_;
   std::string config_;  // of Hugging Face; empty: none
   int64_t shard_bytes_ = 0;
-  bool has_tokenizer_ = false;
   std::vector<std::string> notes_;
 };
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "core/accounting.h"
 #include "core/job.h"
 #include "nlohmann/json.hpp"
@@ -237,7 +238,7 @@ std::string ByteTokenizer(int tokens) {
   }
   nlohmann::json added;
   for (int id = 256; id < tokens; ++id) {
-    const std::string text = id == 256 ? "<|endoftext|>" : "<" + std::to_string(id) + ">";
+    const std::string text = id == 256 ? "<|endoftext|>" : absl::StrCat("<", id, ">");
     added.push_back({{"id", id}, {"content", text}, {"special", true}});
   }
   return nlohmann::json(
@@ -251,6 +252,9 @@ std::string ByteTokenizer(int tokens) {
 TEST_F(ExportTest, TheJobHasTheTokenizerThatFits) {
   WriteRun(kDense);
   Convert("run", "hf", kToHuggingFace);
+  WriteTestFile(Path("hf/generation_config.json"), "{}");
+  EXPECT_EQ(Convert("hf", "none"), Names());
+  EXPECT_FALSE(ReadJob(Path("none/job.txtpb"), {})->data.tokenizer_is_set);
   WriteTestFile(Path("hf/tokenizer.json"), ByteTokenizer(260));
   EXPECT_EQ(Convert("hf", "fits"), Names());
   EXPECT_EQ(ReadJob(Path("fits/job.txtpb"), {})->data.tokenizer, Path("fits"));
