@@ -64,7 +64,7 @@ absl::StatusOr<ExportSource> OpenCheckpointSource(FileSystem& files, const std::
         checkpoint->weights->ReadSlice(tensor, TensorSlice::Whole(tensor.shape), data->data()));
     return data->data();
   };
-  FATHOM_ASSIGN_OR_RETURN(const Job job, ParseJob(checkpoint->manifest->job_text(), directory, {}));
+  FATHOM_ASSIGN_OR_RETURN(const Job job, ParseJob(checkpoint->manifest->job_text, directory, {}));
   TakeJob(files, job, &source);
   return source;
 }
