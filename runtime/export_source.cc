@@ -7,7 +7,7 @@
 #include "core/status.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/open_weights.h"
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/tensor_source.h"
 #include "runtime/huggingface/config.h"
 #include "runtime/huggingface/starting_job.h"
 #include "runtime/huggingface/weights.h"
@@ -48,22 +48,25 @@ void TakeJob(FileSystem& files, const Job& job, ExportSource* source) {
   if (files.IsDirectory(job.data.tokenizer)) source->tokenizer = job.data.tokenizer;
 }
 
+// What `owner` keeps open. Its files may cut tensors anywhere.
+TensorList TensorsOf(const TensorSource& source, std::shared_ptr<const void> owner) {
+  const auto load = [&source, data = std::make_shared<std::vector<char>>()](
+                        size_t i) -> absl::StatusOr<const void*> {
+    const NamedArray& tensor = source.tensors()[i];
+    data->resize(tensor.bytes());
+    FATHOM_RETURN_IF_ERROR(
+        source.ReadSlice(tensor, TensorSlice::Whole(tensor.shape), data->data()));
+    return data->data();
+  };
+  return {.arrays = source.tensors(), .load = load, .owner = std::move(owner)};
+}
+
 absl::StatusOr<ExportSource> OpenCheckpointSource(FileSystem& files, const std::string& path) {
   FATHOM_ASSIGN_OR_RETURN(const std::string directory, FindCheckpoint(files, path));
   FATHOM_ASSIGN_OR_RETURN(Checkpoint opened, OpenCheckpoint(files, directory));
   const auto checkpoint = std::make_shared<const Checkpoint>(std::move(opened));
   ExportSource source;
-  source.tensors.arrays = checkpoint->weights->tensors();
-  source.tensors.owner = checkpoint;
-  // Its files may cut tensors anywhere.
-  source.tensors.load = [checkpoint, data = std::make_shared<std::vector<char>>()](
-                            size_t i) -> absl::StatusOr<const void*> {
-    const NamedArray& tensor = checkpoint->weights->tensors()[i];
-    data->resize(tensor.bytes());
-    FATHOM_RETURN_IF_ERROR(
-        checkpoint->weights->ReadSlice(tensor, TensorSlice::Whole(tensor.shape), data->data()));
-    return data->data();
-  };
+  source.tensors = TensorsOf(*checkpoint->weights, checkpoint);
   FATHOM_ASSIGN_OR_RETURN(const Job job, ParseJob(checkpoint->manifest->job_text, directory, {}));
   TakeJob(files, job, &source);
   return source;
@@ -71,11 +74,10 @@ absl::StatusOr<ExportSource> OpenCheckpointSource(FileSystem& files, const std::
 
 absl::StatusOr<ExportSource> OpenWeightsSource(FileSystem& files, const std::string& path,
                                                const std::string& job) {
-  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> opened, OpenWeights(files, path));
-  const std::shared_ptr<const SafetensorsFile> file = std::move(opened);
+  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<TensorSource> opened, OpenWeights(files, path));
+  const std::shared_ptr<const TensorSource> weights = std::move(opened);
   ExportSource source;
-  source.tensors.arrays = file->tensors();
-  source.tensors.owner = file;
+  source.tensors = TensorsOf(*weights, weights);
   const std::string beside = JoinPath(path, kStartingJobFile);
   const std::string job_path = job.empty() && files.Exists(beside) ? beside : job;
   if (job_path.empty()) return source;

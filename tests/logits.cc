@@ -18,6 +18,7 @@
 #include "core/job.h"
 #include "core/status.h"
 #include "runtime/checkpoint/open_weights.h"
+#include "runtime/checkpoint/safetensors.h"
 #include "runtime/language_model.h"
 #include "runtime/run_state.h"
 
