@@ -14,6 +14,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
 #include "nlohmann/json.hpp"
+#include "runtime/checkpoint/safetensors.h"
 #include "runtime/language_model.h"
 #include "runtime/model/expert_names.h"
 #include "runtime/optimizer/optimizer.h"
