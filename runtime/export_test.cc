@@ -11,6 +11,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/open_weights.h"
+#include "runtime/checkpoint/safetensors.h"
 #include "runtime/testing/failing_files.h"
 
 namespace fathom {
