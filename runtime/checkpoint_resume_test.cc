@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
 #include "runtime/comparison.h"
 #include "runtime/testing/failing_files.h"
 #include "runtime/testing/toy_run.h"
@@ -41,6 +45,15 @@ const std::map<std::string, Settings>& Layouts() {
       {"All",
        {"parallel.pipeline=2", "parallel.data=2", "parallel.tensor=2", "parallel.zero=1",
         "parallel.sequence=true", "parallel.lanes=2"}},
+      {"D4E4", {"parallel.data=4", "parallel.expert=4"}},
+      {"D2E2Zero", {"parallel.data=2", "parallel.expert=2", "parallel.zero=1"}},
+      {"T2E2Sequence", {"parallel.tensor=2", "parallel.sequence=true", "parallel.expert=2"}},
+      {"D2T2E2OverTensor",
+       {"parallel.data=2", "parallel.tensor=2", "parallel.expert=2",
+        "parallel.expert_tensor=true"}},
+      {"AllE",
+       {"parallel.pipeline=2", "parallel.data=2", "parallel.tensor=2", "parallel.expert=4",
+        "parallel.zero=1", "parallel.sequence=true", "parallel.lanes=2"}},
   };
   return layouts;
 }
@@ -50,10 +63,15 @@ std::string Directory() {
   return directory;
 }
 
-// A run of four steps that saved after two; resumed runs start from that checkpoint.
-void TrainFour(const std::string& job, const std::string& output, const Settings& settings,
-               bool resume = false) {
-  if (resume) WriteTestFile(JoinPath(Directory(), output + "/LATEST"), "step_00000002\n");
+// A run of four steps that saves after two, unless the settings say otherwise; resumed after
+// `resume_after` steps, if that is not 0.
+void Train(const std::string& job, const std::string& output, const Settings& settings,
+           int resume_after = 0) {
+  const bool resume = resume_after > 0;
+  if (resume) {
+    WriteTestFile(JoinPath(Directory(), output + "/LATEST"),
+                  absl::StrFormat("step_%08d\n", resume_after));
+  }
   const ToyRun run = RunToy(job, Directory(), output, kFour + settings, {.resume = resume});
   ASSERT_TRUE(run.status.ok()) << run.status;
 }
@@ -63,7 +81,7 @@ std::string Whole(const std::string& job, const Settings& settings) {
   static auto& names = *new std::map<Settings, std::string>();
   const auto [name, is_new] =
       names.try_emplace(Settings{job} + settings, absl::StrCat("whole_", names.size()));
-  if (is_new) TrainFour(job, name->second, settings);
+  if (is_new) Train(job, name->second, settings);
   return name->second;
 }
 
@@ -90,8 +108,8 @@ TEST_P(Moves, TheRunGoesOn) {
   const Settings optimizer = {std::string("optimizer.kind=") + move.optimizer};
   const std::string output =
       absl::StrCat("moved_", move.job, "_", move.from, "_", move.to, "_", move.optimizer);
-  TrainFour(move.job, output, Layouts().at(move.from) + optimizer);
-  TrainFour(move.job, output, Layouts().at(move.to) + optimizer, /*resume=*/true);
+  Train(move.job, output, Layouts().at(move.from) + optimizer);
+  Train(move.job, output, Layouts().at(move.to) + optimizer, /*resume_after=*/2);
   ExpectSame(output, Whole(move.job, optimizer), 1e-9);
 }
 
@@ -105,35 +123,60 @@ INSTANTIATE_TEST_SUITE_P(
                       Move{"toy_xmod", "Lanes", "All"}, Move{"toy_xmod", "All", "one"},
                       Move{"toy_xmod", "All", "T4", "ADAMW"}, Move{"toy_mod", "T2P2", "D4Zero"},
                       Move{"toy_mod", "one", "All"}, Move{"toy_dense", "D4Zero", "T2Sequence"},
-                      Move{"toy_dense", "P3", "All", "ADAMW"}),
+                      Move{"toy_dense", "P3", "All", "ADAMW"},
+                      Move{"toy_moe_xmod", "D4E4", "D2E2Zero"}, Move{"toy_moe", "D2E2Zero", "one"},
+                      Move{"toy_moe", "one", "T2E2Sequence", "ADAMW"},
+                      Move{"toy_moe_xmod", "AllE", "D2T2E2OverTensor"},
+                      Move{"toy_moe_xmod", "D2T2E2OverTensor", "T2"}),
     [](const ::testing::TestParamInfo<Move>& info) {
       const Move& move = info.param;
       return absl::StrCat(move.job, "_", move.from, "_", move.to, "_", move.optimizer);
     });
 
-class SameLayout : public ::testing::TestWithParam<std::string> {};
+// A job in a layout.
+class SameLayout : public ::testing::TestWithParam<std::pair<const char*, const char*>> {};
 
-// With saves in the background, which are the same, too.
+// The records of a run's steps, without what differs between two runs of the same numbers.
+std::vector<nlohmann::json> Metrics(const std::string& output) {
+  const auto text = ReadFile(PosixFileSystem(), JoinPath(Directory(), output + "/metrics.jsonl"));
+  EXPECT_TRUE(text.ok()) << text.status();
+  std::vector<nlohmann::json> records;
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) {
+    nlohmann::json record = nlohmann::json::parse(line);
+    record.erase("tokens_per_second");
+    record.erase("seconds");
+    records.push_back(record);
+  }
+  return records;
+}
+
+// Ten steps, and five, a stop and five more, with saves in the background, which are the same, too.
 TEST_P(SameLayout, TheSameBits) {
+  const auto& [job, layout] = GetParam();
   for (const char* kind : {"MUON", "ADAMW"}) {
     const Settings settings =
-        Layouts().at(GetParam()) + Settings{std::string("optimizer.kind=") + kind,
-                                            "train.precision=BF16", "data.document_mask=true"};
-    const std::string whole = absl::StrCat("same_", GetParam(), kind);
+        Layouts().at(layout) + Settings{std::string("optimizer.kind=") + kind,
+                                        "train.precision=BF16", "data.document_mask=true",
+                                        "train.steps=10", "checkpoint.every=5"};
+    const std::string whole = absl::StrCat("same_", layout, kind);
     const std::string parts = whole + "_parts";
-    TrainFour("toy_xmod", whole, settings);
-    TrainFour("toy_xmod", parts,
-              settings + Settings{"checkpoint.async=true", "checkpoint.every=1"});
-    ExpectSame(parts + "/step_00000002", whole + "/step_00000002", 0);
-    TrainFour("toy_xmod", parts, settings + Settings{"checkpoint.async=true"}, /*resume=*/true);
+    Train(job, whole, settings);
+    Train(job, parts, settings + Settings{"checkpoint.async=true", "checkpoint.every=1"});
+    ExpectSame(parts + "/step_00000005", whole + "/step_00000005", 0);
+    Train(job, parts, settings + Settings{"checkpoint.async=true"}, /*resume_after=*/5);
     ExpectSame(parts, whole, 0);
+    EXPECT_EQ(Metrics(parts), Metrics(whole));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, SameLayout,
-                         ::testing::Values("one", "T4", "T2P2", "T2Sequence", "P2Interleaved", "D2",
-                                           "D4Zero", "All"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, SameLayout,
+    ::testing::Values(std::pair("toy_moe_xmod", "one"), std::pair("toy_xmod", "T4"),
+                      std::pair("toy_mod", "T2P2"), std::pair("toy_moe_xmod", "T2E2Sequence"),
+                      std::pair("toy_xmod", "P2Interleaved"), std::pair("toy_moe", "D4E4"),
+                      std::pair("toy_dense", "D4Zero"), std::pair("toy_moe_xmod", "AllE")),
+    [](const auto& info) { return absl::StrCat(info.param.first, "_", info.param.second); });
 
 }  // namespace
 }  // namespace fathom
