@@ -73,6 +73,7 @@ std::vector<std::string> Arguments::Values(const std::string& flag) const {
 }
 
 int Fail(const std::string& command, const absl::Status& status) {
+  std::fflush(stdout);  // what was said before comes before
   std::fprintf(stderr, "fathom %s: %s\n", command.c_str(), std::string(status.message()).c_str());
   const bool refused = absl::IsInvalidArgument(status) || absl::IsNotFound(status) ||
                        absl::IsAlreadyExists(status) || absl::IsUnimplemented(status);
