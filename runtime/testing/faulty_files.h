@@ -26,7 +26,7 @@ enum class FileOperation {
 // Passes everything on to other files, unless `fault` has an error for it: then nothing happens,
 // but that half of the data of an append arrives, as it does when a disk becomes full. For tests;
 // `fault` is called by the threads that use the files, one at a time or not.
-class FaultyFiles final : public FileSystem {
+class FaultyFiles : public FileSystem {
  public:
   using Fault = std::function<absl::Status(FileOperation, const std::string& path)>;
 
