@@ -2,7 +2,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
+#if defined(__x86_64__)
+#include "xxh_x86dispatch.h"  // the widest vectors that this processor has
+#else
 #include "xxhash.h"
+#endif
 
 namespace fathom {
 

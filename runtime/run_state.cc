@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 #include "core/accounting.h"
+#include "core/parallel_for.h"
 #include "core/status.h"
 #include "runtime/checkpoint/array_values.h"
 
@@ -76,27 +79,74 @@ absl::StatusOr<const NamedArray*> FindTensor(const TensorSource& source, const s
   return array;
 }
 
-// Fills `tensor`, which is a slice of the tensor `name`, whose values must be finite if `finite`.
-absl::Status LoadTensor(const TensorSource& source, const std::string& name, const Shape& whole,
-                        const TensorSlice& slice, bool finite, const Tensor& tensor,
-                        Stream& stream) {
-  FATHOM_ASSIGN_OR_RETURN(const NamedArray* array, FindTensor(source, name, whole));
-  if (array->dtype == tensor.dtype() && stream.device().kind() == DeviceKind::kCpu) {
-    // At once to where it belongs.
-    FATHOM_RETURN_IF_ERROR(source.ReadSlice(*array, slice, tensor.raw()));
-    return finite ? CheckFinite(source, *array, slice, tensor.raw()) : absl::OkStatus();
+// Fills tensors from a file, several at once and large ones in pieces.
+class TensorLoader {
+ public:
+  TensorLoader(const TensorSource& source, Stream& stream)
+      : source_(source),
+        stream_(stream),
+        host_(stream.device().kind() == DeviceKind::kCpu),
+        workers_(static_cast<int>(
+            std::clamp<unsigned>(std::thread::hardware_concurrency(), 1, kLoadingThreads))) {}
+
+  // `tensor` is a slice of the tensor `name`, whose values must be finite if `finite`.
+  absl::Status Add(const std::string& name, const Shape& whole, const TensorSlice& slice,
+                   bool finite, const Tensor& tensor) {
+    FATHOM_ASSIGN_OR_RETURN(const NamedArray* array, FindTensor(source_, name, whole));
+    const Tensor flat = tensor.Reshape({slice.elements()});
+    for (int64_t begin = 0; begin < slice.elements(); begin += kPieceElements) {
+      const int64_t end = std::min(begin + kPieceElements, slice.elements());
+      const ElementRange range{slice.range.begin + begin, slice.range.begin + end};
+      pieces_.push_back({array, {slice.part, range}, finite, flat.Rows(begin, end)});
+    }
+    return absl::OkStatus();
   }
-  std::vector<char> data(slice.elements() * SizeOf(array->dtype));
-  FATHOM_RETURN_IF_ERROR(source.ReadSlice(*array, slice, data.data()));
-  if (finite) FATHOM_RETURN_IF_ERROR(CheckFinite(source, *array, slice, data.data()));
-  if (array->dtype != tensor.dtype()) {
-    std::vector<char> converted(tensor.bytes());
-    ConvertElements(data.data(), array->dtype, converted.data(), tensor.dtype(), slice.elements());
-    data = std::move(converted);
+
+  // The error is that of the piece that was added first.
+  absl::Status Load() {
+    return ParallelFor(workers_, static_cast<int64_t>(pieces_.size()),
+                       [this](int64_t i) { return LoadPiece(pieces_[i]); });
   }
-  stream.CopyToDevice(data.data(), tensor);
-  return stream.Synchronize();
-}
+
+ private:
+  static constexpr unsigned kLoadingThreads = 8;
+  static constexpr int64_t kPieceElements = int64_t{1} << 22;
+
+  struct Piece {
+    const NamedArray* array;
+    TensorSlice slice;
+    bool finite;
+    Tensor tensor;  // [elements of the slice]
+  };
+
+  absl::Status LoadPiece(const Piece& piece) {
+    const auto& [array, slice, finite, tensor] = piece;
+    if (array->dtype == tensor.dtype() && host_) {
+      // At once to where it belongs.
+      FATHOM_RETURN_IF_ERROR(source_.ReadSlice(*array, slice, tensor.raw()));
+      return finite ? CheckFinite(source_, *array, slice, tensor.raw()) : absl::OkStatus();
+    }
+    std::vector<char> data(slice.elements() * SizeOf(array->dtype));
+    FATHOM_RETURN_IF_ERROR(source_.ReadSlice(*array, slice, data.data()));
+    if (finite) FATHOM_RETURN_IF_ERROR(CheckFinite(source_, *array, slice, data.data()));
+    if (array->dtype != tensor.dtype()) {
+      std::vector<char> converted(tensor.bytes());
+      ConvertElements(data.data(), array->dtype, converted.data(), tensor.dtype(),
+                      slice.elements());
+      data = std::move(converted);
+    }
+    const std::lock_guard lock(stream_mutex_);
+    stream_.CopyToDevice(data.data(), tensor);
+    return stream_.Synchronize();
+  }
+
+  const TensorSource& source_;
+  Stream& stream_;
+  std::mutex stream_mutex_;
+  const bool host_;
+  std::vector<Piece> pieces_;
+  WorkerPool workers_;
+};
 
 // Of tensors that all ranks of a copy hold, the first one's counts.
 bool GivesAway(const Parameter& parameter, RankGroups& groups) {
@@ -187,11 +237,12 @@ std::set<std::string> ParameterNames(const ModelConfig& model) {
 
 absl::Status LoadWeights(const TensorSource& source, const std::set<std::string>& names,
                          const ParameterTable& parameters, Stream& stream) {
+  TensorLoader loader(source, stream);
   for (const Parameter& parameter : parameters.all()) {
     const ParameterSpec& spec = parameter.spec;
-    FATHOM_RETURN_IF_ERROR(LoadTensor(source, spec.name, spec.shape,
+    FATHOM_RETURN_IF_ERROR(loader.Add(spec.name, spec.shape,
                                       {spec.part, {0, parameter.master.elements()}},
-                                      /*finite=*/true, parameter.master, stream));
+                                      /*finite=*/true, parameter.master));
   }
   for (const NamedArray& array : source.tensors()) {
     if (names.count(array.name) == 0) {
@@ -199,20 +250,23 @@ absl::Status LoadWeights(const TensorSource& source, const std::set<std::string>
                                                      ", which the job's model has not"));
     }
   }
+  FATHOM_RETURN_IF_ERROR(loader.Load());
   parameters.RoundWeights(stream);
   return absl::OkStatus();
 }
 
 absl::Status LoadOptimizer(const TensorSource& source, const Optimizer& optimizer, Stream& stream) {
+  TensorLoader loader(source, stream);
   for (const Optimizer::StateTensor& state : optimizer.state()) {
     const ParameterSpec& spec = state.parameter->spec;
-    FATHOM_RETURN_IF_ERROR(LoadTensor(source, state.name, spec.shape, {spec.part, state.range},
-                                      /*finite=*/true, state.tensor, stream));
+    FATHOM_RETURN_IF_ERROR(loader.Add(state.name, spec.shape, {spec.part, state.range},
+                                      /*finite=*/true, state.tensor));
   }
   // The gradient norm in it is not finite when the last step was skipped.
   const Tensor& step = optimizer.step();
-  return LoadTensor(source, kStepTensor, step.shape(), TensorSlice::Whole(step.shape()),
-                    /*finite=*/false, step, stream);
+  FATHOM_RETURN_IF_ERROR(loader.Add(kStepTensor, step.shape(), TensorSlice::Whole(step.shape()),
+                                    /*finite=*/false, step));
+  return loader.Load();
 }
 
 }  // namespace fathom

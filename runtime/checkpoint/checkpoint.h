@@ -17,7 +17,7 @@ namespace fathom {
 class ShardFiles;
 
 // A checkpoint whose manifest has been checked. Shards are opened when something is read of them,
-// and each of their blocks is checked when it is touched first. Used by one thread at a time.
+// and each of their blocks is checked when it is touched first. Thread-safe.
 struct Checkpoint {
   std::string directory;
   std::shared_ptr<const Manifest> manifest;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/mapped_memory.h"
 #include "core/status.h"
 #include "runtime/checksum.h"
 
@@ -15,7 +16,10 @@ ShardFiles::ShardFiles(FileSystem& files, std::string directory,
       manifest_(std::move(manifest)),
       open_(manifest_->files.size()) {}
 
-absl::Status ShardFiles::Open(int file, const std::string& tensor) {
+absl::StatusOr<const ReadableFile*> ShardFiles::Open(int file, const std::string& tensor) {
+  const std::lock_guard lock(opening_);
+  OpenFile& open = open_[file];
+  if (open.file != nullptr) return open.file.load();
   const ManifestFile& recorded = manifest_->files[file];
   const std::string path = JoinPath(directory_, recorded.name);
   auto opened = files_.OpenForRead(path);
@@ -31,27 +35,33 @@ absl::Status ShardFiles::Open(int file, const std::string& tensor) {
                                             " bytes where the manifest says ", recorded.size,
                                             " (needed for ", tensor, ")"));
   }
-  open_[file] = {*std::move(opened), std::vector<bool>(recorded.blocks.size())};
-  return absl::OkStatus();
+  open.checked = std::vector<std::atomic<bool>>(recorded.blocks.size());
+  open.owned = *std::move(opened);
+  open.file = open.owned.get();
+  return open.owned.get();
 }
 
 absl::StatusOr<std::string_view> ShardFiles::Read(int file, int64_t begin, int64_t end,
                                                   const std::string& tensor) {
   FATHOM_CHECK(begin < end);
-  if (open_[file].file == nullptr) FATHOM_RETURN_IF_ERROR(Open(file, tensor));
-  OpenFile& opened = open_[file];
+  OpenFile& open = open_[file];
+  const ReadableFile* opened = open.file;
+  if (opened == nullptr) {
+    FATHOM_ASSIGN_OR_RETURN(opened, Open(file, tensor));
+  }
   const ManifestFile& recorded = manifest_->files[file];
-  const std::string_view contents = opened.file->contents();
+  const std::string_view contents = opened->contents();
   for (int64_t block = begin / kBlockBytes; block * kBlockBytes < end; ++block) {
-    if (opened.checked[block]) continue;
+    if (open.checked[block]) continue;
     const int64_t first = block * kBlockBytes;
     const std::string_view bytes = contents.substr(first, kBlockBytes);
+    FetchMapped(bytes);
     if (Checksum(bytes) != recorded.blocks[block]) {
       return absl::DataLossError(absl::StrCat(
           JoinPath(directory_, recorded.name), " is damaged: its bytes ", first, " to ",
           first + bytes.size() - 1, ", which hold ", tensor, ", do not match their checksum"));
     }
-    opened.checked[block] = true;
+    open.checked[block] = true;
   }
   return contents.substr(begin, end - begin);
 }

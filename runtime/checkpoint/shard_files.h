@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,7 +14,7 @@
 namespace fathom {
 
 // The files of a checkpoint, opened when needed, of which nothing is read that has not been checked
-// against the manifest. Used by one thread at a time.
+// against the manifest. Thread-safe.
 class ShardFiles {
  public:
   // `manifest` is that of `directory`; `files` outlives the object.
@@ -27,19 +29,21 @@ class ShardFiles {
 
   const std::string& directory() const { return directory_; }
   // Whether a file has been opened and has the size that it should.
-  bool IsOpen(int file) const { return open_[file].file != nullptr; }
+  bool IsOpen(int file) const { return open_[file].file.load() != nullptr; }
 
  private:
   struct OpenFile {
-    std::unique_ptr<ReadableFile> file;  // null: not opened yet
-    std::vector<bool> checked;           // of each block
+    std::unique_ptr<const ReadableFile> owned;
+    std::atomic<const ReadableFile*> file = nullptr;  // until it has been opened
+    std::vector<std::atomic<bool>> checked;           // of each block
   };
 
-  absl::Status Open(int file, const std::string& tensor);
+  absl::StatusOr<const ReadableFile*> Open(int file, const std::string& tensor);
 
   FileSystem& files_;
   std::string directory_;
   std::shared_ptr<const Manifest> manifest_;
+  std::mutex opening_;
   std::vector<OpenFile> open_;
 };
 

@@ -11,8 +11,8 @@
 
 namespace fathom {
 
-// Tensors in files by name, of which any slice can be read, however the files cut them. Used by one
-// thread at a time, unless an implementation says more.
+// Tensors in files by name, of which any slice can be read, however the files cut them.
+// Thread-safe.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
