@@ -127,7 +127,7 @@ struct CheckpointConfig {
   int64_t every = 0;       // steps; 0: only at the end
   int64_t keep = 0;        // the newest ones that are kept; 0: all
   int64_t keep_every = 0;  // steps; every such checkpoint is kept besides
-  bool async = false;
+  bool async = true;
 };
 
 struct MetricsConfig {

@@ -3,11 +3,14 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "core/status.h"
 #include "launch/arguments.h"
 #include "launch/commands.h"
 #include "launch/run_environment.h"
 #include "runtime/export.h"
+#include "runtime/reshard.h"
 
 namespace fathom {
 namespace {
@@ -15,6 +18,7 @@ namespace {
 constexpr char kHelp[] =
     R"(usage: fathom convert FROM DIR [--format checkpoint|huggingface] [--dtype bf16|fp32]
                       [--shard-size BYTES] [--job JOB]
+       fathom convert CHECKPOINT DIR --layout FIELD=VALUE[,FIELD=VALUE]... [--weights-only]
 
 Writes the weights of FROM into DIR, which must be new or empty. FROM is
   a checkpoint          RUN/step_NNNNNNNN, or a run, for its newest one
@@ -35,7 +39,16 @@ Writes the weights of FROM into DIR, which must be new or empty. FROM is
   --job JOB             huggingface: the job whose model weights are of, where DIR/job.txtpb is not
                         beside them
 
+  --layout LAYOUT       the whole checkpoint in the shards of another layout, as a run in DIR that
+                        --resume continues: fields of the job's parallel, such as
+                        tensor=2,pipeline=2,zero=1; fields that are not named stay as they are. Any
+                        layout loads any checkpoint; this saves the ranks of a large run from
+                        reading parts of many files
+  --weights-only        layout: without the optimizer's state, for train.init_from; only then
+                        --dtype may be given
+
 examples: fathom convert runs/toy_dense exported --format huggingface --dtype bf16
+          fathom convert runs/toy_dense runs/two_stages --layout pipeline=2
           fathom convert Qwen3-0.6B start
           fathom train start/job.txtpb --set train.init_from=start --set data.text=corpus.txt
 )";
@@ -75,15 +88,51 @@ absl::StatusOr<ExportOptions> ParseOptions(const Arguments& arguments) {
   return options;
 }
 
+// What follows --layout, which may be given several times.
+absl::StatusOr<ReshardOptions> ParseReshardOptions(const Arguments& arguments) {
+  for (const char* flag : {"format", "shard-size", "job"}) {
+    if (!arguments.Has(flag)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, " is given, but with --layout checkpoints stay checkpoints"));
+  }
+  ReshardOptions options{.layout = {}, .weights_only = arguments.Has("weights-only")};
+  for (const std::string& fields : arguments.Values("layout")) {
+    for (absl::string_view field : absl::StrSplit(fields, ',')) {
+      absl::ConsumePrefix(&field, "parallel.");
+      options.layout.emplace_back(field);
+    }
+  }
+  if (!arguments.Has("dtype")) return options;
+  if (!options.weights_only) {
+    return absl::InvalidArgumentError(
+        "--dtype is given, but what a run continues from stays as exact as it is: add "
+        "--weights-only for weights to start from");
+  }
+  FATHOM_ASSIGN_OR_RETURN(options.dtype, ParseDType(arguments.Value("dtype")));
+  return options;
+}
+
+absl::Status RunReshard(const Arguments& arguments) {
+  FATHOM_ASSIGN_OR_RETURN(const ReshardOptions options, ParseReshardOptions(arguments));
+  const std::string& directory = arguments.words()[1];
+  FATHOM_ASSIGN_OR_RETURN(
+      const std::string layout,
+      ReshardCheckpoint(PosixFileSystem(), arguments.words()[0], directory, options, LogLine));
+  LogLine(absl::StrCat(directory, " is written for ", layout, " ranks"));
+  return absl::OkStatus();
+}
+
 absl::Status RunConvert(const Arguments& arguments) {
   if (arguments.words().size() != 2) {
     return absl::InvalidArgumentError(
         absl::StrCat("what to convert and a directory are needed, ", arguments.words().size(),
                      " words were given; \"fathom convert --help\" shows an example"));
   }
-  if (arguments.Has("layout")) {
-    return absl::UnimplementedError(
-        "--layout is given, but checkpoints for other layouts are not built yet");
+  if (arguments.Has("layout")) return RunReshard(arguments);
+  if (arguments.Has("weights-only")) {
+    return absl::InvalidArgumentError(
+        "--weights-only is given, but it is only for --layout: without that nothing else is "
+        "converted");
   }
   FATHOM_ASSIGN_OR_RETURN(const ExportOptions options, ParseOptions(arguments));
   const std::string& directory = arguments.words()[1];
@@ -97,8 +146,8 @@ absl::Status RunConvert(const Arguments& arguments) {
 }  // namespace
 
 int ConvertMain(int argc, char** argv) {
-  const absl::StatusOr<Arguments> arguments =
-      Arguments::Parse(argc, argv, {"format", "layout", "dtype", "shard-size", "job"}, {});
+  const absl::StatusOr<Arguments> arguments = Arguments::Parse(
+      argc, argv, {"format", "layout", "dtype", "shard-size", "job"}, {"weights-only"});
   if (!arguments.ok()) return Fail("convert", arguments.status());
   if (arguments->help()) {
     std::fputs(kHelp, stdout);

@@ -108,7 +108,8 @@ void PrintJson(const Job& job, const Inspection& inspection) {
         {"gradients", memory.gradients},
         {"optimizer", memory.optimizer},
         {"activations", memory.activations},
-        {"total", memory.total()}}}};
+        {"total", memory.total()},
+        {"snapshot", memory.snapshot}}}};
   std::printf("%s\n", json.dump(2).c_str());
 }
 
@@ -165,6 +166,9 @@ void PrintText(const Job& job, const Inspection& inspection) {
               Bytes(memory.optimizer).c_str());
   std::printf("  activations   %12s (kept for backward, and scratch)\n  total         %12s\n",
               Bytes(memory.activations).c_str(), Bytes(memory.total()).c_str());
+  if (memory.snapshot == 0) return;
+  std::printf("  besides       %12s (host memory, the copy that a save in the background writes)\n",
+              Bytes(memory.snapshot).c_str());
 }
 
 absl::Status InspectJob(const Arguments& arguments) {

@@ -10,6 +10,7 @@
 #include "core/job.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint_saver.h"
+#include "runtime/memory_plan.h"
 #include "runtime/run_state.h"
 #include "runtime/testing/failing_files.h"
 #include "runtime/testing/step_ranks.h"
@@ -37,7 +38,8 @@ const std::map<std::string, std::vector<std::string>>& Layouts() {
 Job MakeJob(const std::string& optimizer, const std::string& layout, const std::string& output) {
   std::vector<std::string> settings = {"train.precision=FP64",   "train.sequence_length=32",
                                        "train.global_batch=8",   "train.micro_batch=1",
-                                       "train.output=" + output, "optimizer.kind=" + optimizer};
+                                       "train.output=" + output, "optimizer.kind=" + optimizer,
+                                       "checkpoint.every=1"};
   const std::vector<std::string>& of_layout = Layouts().at(layout);
   settings.insert(settings.end(), of_layout.begin(), of_layout.end());
   const auto job = ReadJob("launch/jobs/toy_xmod.txtpb", settings);
@@ -146,10 +148,15 @@ TEST(CheckpointLayouts, ReplicasShareTheWriting) {
       TrainingModel& training = rank.training;
       CheckpointSaver saver(PosixFileSystem(), job, rank.groups, training.stream(),
                             [](const std::string&) {});
-      return saver.Save({.step = 1,
-                         .weights = WeightPieces(training.parameters(), rank.groups),
-                         .optimizer = OptimizerPieces(training.optimizer(), rank.groups)},
-                        /*background=*/true);
+      FATHOM_RETURN_IF_ERROR(
+          saver.Save({.step = 1,
+                      .weights = WeightPieces(training.parameters(), rank.groups),
+                      .optimizer = OptimizerPieces(training.optimizer(), rank.groups)},
+                     /*background=*/true));
+      FATHOM_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(job, rank.groups.rank()));
+      EXPECT_EQ(saver.snapshot_bytes(), plan.snapshot);
+      EXPECT_GT(plan.snapshot, 100000);
+      return absl::OkStatus();
     });
     // A save that its rank did not wait for is not published.
     ASSERT_TRUE(saved.ok()) << saved;

@@ -12,6 +12,8 @@
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 #include "runtime/comparison.h"
+#include "runtime/data/prepare.h"
+#include "runtime/data/tokenizer.h"
 #include "runtime/testing/failing_files.h"
 #include "runtime/testing/toy_run.h"
 
@@ -152,22 +154,51 @@ std::vector<nlohmann::json> Metrics(const std::string& output) {
 }
 
 // Ten steps, and five, a stop and five more, with saves in the background, which are the same, too.
-TEST_P(SameLayout, TheSameBits) {
-  const auto& [job, layout] = GetParam();
+void ExpectTheSameBits(const std::string& job, const std::string& layout, const std::string& name) {
   for (const char* kind : {"MUON", "ADAMW"}) {
     const Settings settings =
         Layouts().at(layout) + Settings{std::string("optimizer.kind=") + kind,
                                         "train.precision=BF16", "data.document_mask=true",
                                         "train.steps=10", "checkpoint.every=5"};
-    const std::string whole = absl::StrCat("same_", layout, kind);
+    const std::string whole = name + kind;
     const std::string parts = whole + "_parts";
-    Train(job, whole, settings);
-    Train(job, parts, settings + Settings{"checkpoint.async=true", "checkpoint.every=1"});
+    Train(job, whole, settings + Settings{"checkpoint.async=false"});
+    Train(job, parts, settings + Settings{"checkpoint.every=1"});
     ExpectSame(parts + "/step_00000005", whole + "/step_00000005", 0);
-    Train(job, parts, settings + Settings{"checkpoint.async=true"}, /*resume_after=*/5);
+    Train(job, parts, settings, /*resume_after=*/5);
     ExpectSame(parts, whole, 0);
     EXPECT_EQ(Metrics(parts), Metrics(whole));
   }
+}
+
+TEST_P(SameLayout, TheSameBits) {
+  const auto& [job, layout] = GetParam();
+  ExpectTheSameBits(job, layout, absl::StrCat("same_", layout));
+}
+
+// The same where samples come from several files.
+TEST(Resume, ABlendGoesOn) {
+  const auto text = ReadFile(PosixFileSystem(), "launch/jobs/text/toy.txt");
+  ASSERT_TRUE(text.ok()) << text.status();
+  std::string job = *ReadFile(PosixFileSystem(), "launch/jobs/toy_moe_xmod.txtpb");
+  std::string blend;
+  for (const char* name : {"first", "second"}) {
+    const size_t half = text->size() / 2;
+    const std::string path = JoinPath(Directory(), name);
+    WriteTestFile(path, text->substr(name == std::string("first") ? 0 : half, half));
+    const auto prepared = PrepareTokens(PosixFileSystem(), {path}, **MakeTokenizer("bytes"),
+                                        path + ".tokens", PrepareOptions());
+    ASSERT_TRUE(prepared.ok()) << prepared.status();
+    absl::StrAppend(&blend, "  blend { path: \"", path, ".tokens\" weight: ", blend.size() + 1,
+                    " }\n");
+  }
+  absl::StrAppend(&blend, "  validation: \"", JoinPath(Directory(), "second.tokens"), "\"\n");
+  const std::string of_text = "  text: \"text/toy.txt\"\n  validation_fraction: 0.05\n";
+  const size_t at = job.find(of_text);
+  ASSERT_NE(at, std::string::npos);
+  const std::string path = JoinPath(Directory(), "blend.txtpb");
+  WriteTestFile(path, job.replace(at, of_text.size(), blend));
+  ExpectTheSameBits(path, "D2E2Zero", "blend_");
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -7,12 +7,10 @@
 #include "core/status.h"
 #include "parallel/agreement.h"
 #include "runtime/checkpoint/checkpoint_directory.h"
+#include "runtime/shard_pieces.h"
 
 namespace fathom {
 namespace {
-
-// Copies in host memory start at multiples of this.
-constexpr int64_t kAlignment = 64;
 
 std::vector<const TensorPiece*> TensorsOf(const SaveRequest& request) {
   std::vector<const TensorPiece*> tensors;
@@ -125,20 +123,12 @@ absl::StatusOr<std::string> CheckpointSaver::Join() {
 }
 
 std::vector<ShardPiece> CheckpointSaver::DescribePieces(const SaveRequest& request) const {
-  const bool host = stream_.device().kind() == DeviceKind::kCpu;
   std::vector<ShardPiece> pieces;
-  const auto add = [&](TensorKind kind, const std::vector<TensorPiece>& tensors) {
-    for (const TensorPiece& piece : tensors) {
-      pieces.push_back({.name = piece.name,
-                        .kind = kind,
-                        .dtype = piece.data.dtype(),
-                        .whole = piece.whole,
-                        .slice = {piece.part, piece.range},
-                        .data = host ? piece.data.raw() : nullptr});
-    }
-  };
-  add(TensorKind::kWeight, request.weights);
-  add(TensorKind::kOptimizer, request.optimizer);
+  AppendShardPieces(TensorKind::kWeight, request.weights, &pieces);
+  AppendShardPieces(TensorKind::kOptimizer, request.optimizer, &pieces);
+  if (stream_.device().kind() != DeviceKind::kCpu) return pieces;
+  const std::vector<const TensorPiece*> tensors = TensorsOf(request);
+  for (size_t i = 0; i < pieces.size(); ++i) pieces[i].data = tensors[i]->data.raw();
   return pieces;
 }
 
@@ -148,7 +138,7 @@ absl::Status CheckpointSaver::CopyPieces(const std::vector<const TensorPiece*>& 
   std::vector<int64_t> offsets;
   for (const ShardPiece& piece : *pieces) {
     offsets.push_back(bytes);
-    bytes += (piece.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+    bytes += SnapshotBytes(piece);
   }
   if (bytes > copy_bytes_) {
     copy_.reset();

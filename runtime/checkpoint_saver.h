@@ -57,6 +57,8 @@ class CheckpointSaver {
   bool in_flight() const { return stage_ != Stage::kIdle; }
   // The step of the newest checkpoint that is whole; -1: none of this object's.
   int64_t saved_step() const { return saved_step_; }
+  // Of the copy that saves in the background write from, in host memory.
+  int64_t snapshot_bytes() const { return copy_bytes_; }
 
   struct Failure {
     int64_t step;

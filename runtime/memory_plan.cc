@@ -1,15 +1,34 @@
 #include "runtime/memory_plan.h"
 
+#include <vector>
+
 #include "core/status.h"
+#include "runtime/run_state.h"
+#include "runtime/shard_pieces.h"
 #include "runtime/training_model.h"
 
 namespace fathom {
+namespace {
+
+// Of what this rank saves.
+int64_t PlanSnapshot(const CheckpointConfig& config, TrainingModel& training, RankGroups& groups) {
+  if (!config.async || config.every == 0) return 0;
+  std::vector<ShardPiece> pieces;
+  AppendShardPieces(TensorKind::kWeight, WeightPieces(training.parameters(), groups), &pieces);
+  AppendShardPieces(TensorKind::kOptimizer, OptimizerPieces(training.optimizer(), groups), &pieces);
+  int64_t bytes = 0;
+  for (const ShardPiece& piece : pieces) bytes += SnapshotBytes(piece);
+  return bytes;
+}
+
+}  // namespace
 
 MemoryPlan MeasureMemory(TrainingModel& training) {
   return {.weights = training.parameters().weight_bytes(),
           .gradients = training.gradient_bytes(),
           .optimizer = training.optimizer().bytes(),
           .activations = training.model().peak_arena_bytes(),
+          .snapshot = 0,
           .micro_batch = {}};
 }
 
@@ -35,6 +54,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Job& job, int rank) {
   FATHOM_RETURN_IF_ERROR(training->runner().Evaluate(batch, Routing::kCausal, &losses, &counts));
   FATHOM_RETURN_IF_ERROR(training->Update(/*learning_rate=*/0, totals));
   MemoryPlan plan = MeasureMemory(*training);
+  plan.snapshot = PlanSnapshot(job.checkpoint, *training, *groups);
   const double count = static_cast<double>(share.micro_batches());
   plan.micro_batch = {.matrix_flops = step.matrix_flops / count,
                       .vector_flops = step.vector_flops / count,

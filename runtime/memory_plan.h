@@ -15,8 +15,11 @@ struct MemoryPlan {
   int64_t gradients = 0;    // and what they travel in
   int64_t optimizer = 0;    // momenta, moments
   int64_t activations = 0;  // the arena's peak: activations kept for backward, and scratch
-  Cost micro_batch;         // what forward and backward of one micro-batch cost
+  // In host memory: the copy that a save in the background writes from. 0 without such saves.
+  int64_t snapshot = 0;
+  Cost micro_batch;  // what forward and backward of one micro-batch cost
 
+  // Of device memory.
   int64_t total() const { return weights + gradients + optimizer + activations; }
 };
 
@@ -27,8 +30,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Job& job, int rank = 0);
 // be split evenly.
 absl::StatusOr<MemoryPlan> PlanLargestMemory(const Job& job);
 
-// What a run holds in device memory now; micro_batch is unused. `activations` is the peak so far:
-// after a first step it is the run's.
+// What a run holds in device memory now; snapshot and micro_batch are unused. `activations` is the
+// peak so far: after a first step it is the run's.
 MemoryPlan MeasureMemory(TrainingModel& training);
 
 }  // namespace fathom

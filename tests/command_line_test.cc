@@ -368,6 +368,52 @@ TEST_F(CommandLine, InspectShowsAndVerifiesACheckpoint) {
   }
 }
 
+// A run converted to another layout, and to that of one rank again, goes on to the same bits.
+TEST_F(CommandLine, ConvertsARunToAnotherLayout) {
+  const std::string toy = Toy("toy_moe", "--set checkpoint.every=2 --set train.steps=4");
+  ASSERT_EQ(Fathom("train " + toy).status, 0);
+  const std::string half = Path("run") + "/step_00000002 ";
+  const Result two =
+      Fathom("convert " + half + Path("two") + " --layout tensor=2,expert=2 --layout pipeline=2");
+  ASSERT_EQ(two.status, 0) << two.output;
+  EXPECT_NE(two.output.find("pipeline 2 x data 1 x context 1 x tensor 2 = 4"), std::string::npos)
+      << two.output;
+  const Json json = Json::parse(Fathom("inspect " + Path("two") + " --json --verify").output);
+  EXPECT_EQ(json["step"], 2);
+  EXPECT_EQ(json["mesh"]["tensor"], 2);
+  EXPECT_EQ(json["files"].size(), 8);
+  EXPECT_EQ(json["verified"]["problems"], Json::array());
+  EXPECT_EQ(Fathom("compare " + half + Path("two")).status, 0);
+
+  ASSERT_EQ(Fathom("convert " + Path("two") + " " + Path("one") +
+                   " --layout tensor=1,expert=1,pipeline=1")
+                .status,
+            0);
+  const Result resumed = Fathom("train " + toy + " --resume --set train.output=" + Path("one"));
+  ASSERT_EQ(resumed.status, 0) << resumed.output;
+  EXPECT_NE(resumed.output.find("resumed from " + Path("one")), std::string::npos)
+      << resumed.output;
+  const Result same = Fathom("compare " + Path("run") + " " + Path("one") + " --rtol 0");
+  EXPECT_EQ(same.status, 0) << same.output;
+
+  const Result start = Fathom("convert " + Path("two") + " " + Path("start") +
+                              " --layout tensor=1,expert=1 --weights-only --dtype bf16");
+  ASSERT_EQ(start.status, 0) << start.output;
+  EXPECT_EQ(
+      Fathom("train " + Toy("toy_moe", "--set train.steps=1 --set train.output=" + Path("started") +
+                                           " --set train.init_from=" + Path("start")))
+          .status,
+      0);
+  for (const char* arguments :
+       {" --layout tensor=3", " --layout colour=2", " --layout tensor=2 --dtype bf16",
+        " --layout tensor=2 --format huggingface", " --weights-only"}) {
+    const Result refused = Fathom("convert " + Path("run") + " " + Path("none") + arguments);
+    EXPECT_EQ(refused.status, 2) << arguments << ": " << refused.output;
+    EXPECT_EQ(std::count(refused.output.begin(), refused.output.end(), '\n'), 1) << refused.output;
+    EXPECT_FALSE(std::filesystem::exists(Path("none"))) << arguments;
+  }
+}
+
 TEST_F(CommandLine, PreparesTokens) {
   std::ofstream(Path("text.txt")) << "two words";
   const Result result =

@@ -118,6 +118,10 @@ absl::Status PublishCheckpoint(FileSystem& files, const std::string& output,
   return absl::OkStatus();
 }
 
+bool IsUnfinishedCheckpoint(const std::string& name) {
+  return !NameWithout(name, kUnfinished).empty();
+}
+
 void DiscardCheckpoint(FileSystem& files, const std::string& output, int64_t step) {
   files.RemoveAll(UnfinishedPath(output, step)).IgnoreError();
 }

@@ -29,6 +29,10 @@ absl::StatusOr<std::string> BeginCheckpoint(FileSystem& files, const std::string
 absl::Status PublishCheckpoint(FileSystem& files, const std::string& output,
                                const Manifest& manifest);
 
+// Whether a name in OUTPUT is that of a directory that BeginCheckpoint has made, which is no
+// checkpoint unless it is published.
+bool IsUnfinishedCheckpoint(const std::string& name);
+
 // Removes what a save that failed has written, as far as files can be removed.
 void DiscardCheckpoint(FileSystem& files, const std::string& output, int64_t step);
 

@@ -1,13 +1,11 @@
 #include "runtime/huggingface/model_files.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
-#include "core/check.h"
 #include "core/status.h"
 #include "nlohmann/json.hpp"
 #include "runtime/checkpoint/array_values.h"
@@ -17,43 +15,6 @@
 
 namespace fathom {
 namespace {
-
-template <class T>
-void Store(const double* values, int64_t count, char* out) {
-  for (int64_t i = 0; i < count; ++i) {
-    const T value(values[i]);
-    std::memcpy(out + i * sizeof(T), &value, sizeof(T));
-  }
-}
-
-void StoreAs(DType dtype, const double* values, int64_t count, char* out) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return Store<float>(values, count, out);
-    case DType::kFloat64:
-      return Store<double>(values, count, out);
-    case DType::kBFloat16:
-      return Store<BFloat16>(values, count, out);
-    case DType::kInt32:
-    case DType::kInt64:
-      break;
-  }
-  FATHOM_CHECK(false) << "weights are not written as " << Name(dtype);
-}
-
-// The elements of `array` in another dtype.
-std::vector<char> Convert(const NamedArray& array, DType dtype) {
-  constexpr int64_t kPiece = 1 << 16;
-  const int64_t elements = array.shape.elements();
-  std::vector<double> values(std::min(elements, kPiece));
-  std::vector<char> converted(elements * SizeOf(dtype));
-  for (int64_t begin = 0; begin < elements; begin += kPiece) {
-    const int64_t count = std::min(kPiece, elements - begin);
-    ReadElements(array, begin, count, values.data());
-    StoreAs(dtype, values.data(), count, converted.data() + begin * SizeOf(dtype));
-  }
-  return converted;
-}
 
 // Tensors begin to end - 1 of the list, in one file.
 struct Shard {
@@ -83,7 +44,7 @@ absl::Status WriteShard(FileSystem& files, const std::string& path, const Tensor
     FATHOM_ASSIGN_OR_RETURN(array.data, tensors.Load(shard.begin + i));
     const DType dtype = written[shard.begin + i].dtype;
     if (dtype == array.dtype) return array.data;
-    converted = Convert(array, dtype);
+    converted = ConvertArray(array, dtype);
     return converted.data();
   };
   const std::vector<NamedArray> arrays(written.begin() + shard.begin, written.begin() + shard.end);

@@ -66,10 +66,10 @@ inline absl::Status TrainToy(const Job& job, const ToyOptions& options, RankGrou
   return trainer.Run();
 }
 
-// Trains launch/jobs/JOB.txtpb in the test's data, shortened: three steps of four sequences of 32
-// tokens in two micro-batches, unless `overrides` say something else. Token files go to DIRECTORY,
-// the run to DIRECTORY/OUTPUT. A layout of several ranks runs with a thread for each; the status is
-// that of the first rank that failed.
+// Trains launch/jobs/JOB.txtpb (or the job file JOB) in the test's data, shortened: three steps of
+// four sequences of 32 tokens in two micro-batches, unless `overrides` say something else. Token
+// files go to DIRECTORY, the run to DIRECTORY/OUTPUT. A layout of several ranks runs with a thread
+// for each; the status is that of the first rank that failed.
 inline ToyRun RunToy(const std::string& job_name, const std::string& directory,
                      const std::string& output, std::vector<std::string> overrides = {},
                      const ToyOptions& options = {}) {
@@ -83,7 +83,8 @@ inline ToyRun RunToy(const std::string& job_name, const std::string& directory,
                                        "train.output=" + directory + "/" + output};
   settings.insert(settings.end(), overrides.begin(), overrides.end());
   ToyRun run;
-  const auto job = ReadJob("launch/jobs/" + job_name + ".txtpb", settings);
+  const bool is_path = job_name.find('/') != std::string::npos;
+  const auto job = ReadJob(is_path ? job_name : "launch/jobs/" + job_name + ".txtpb", settings);
   run.status = job.status();
   if (!job.ok()) return run;
   const int ranks = static_cast<int>(job->parallel.ranks());
