@@ -114,7 +114,8 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> MapDescriptor(int descriptor,
 class PosixFiles final : public FileSystem {
  public:
   absl::StatusOr<std::unique_ptr<ReadableFile>> OpenForRead(const std::string& path) override {
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // Does not wait for who writes to a pipe, which is refused.
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0) return SystemError(errno, "open", path);
     auto file = MapDescriptor(descriptor, path);
     ::close(descriptor);  // the mapping stays

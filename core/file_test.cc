@@ -1,6 +1,7 @@
 #include "core/file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "core/status.h"
 
@@ -107,6 +108,16 @@ TEST(JoinPathTest, AddsOneSlash) {
 TEST(TemporaryPathTest, DiffersAtEveryCall) {
   EXPECT_EQ(TemporaryPath("dir/x").rfind("dir/x.tmp-", 0), 0);
   EXPECT_NE(TemporaryPath("x"), TemporaryPath("x"));
+}
+
+// A pipe that nobody writes to is refused, not waited for.
+TEST_F(FileTest, APipeIsNotAFile) {
+  const std::string path = JoinPath(::testing::TempDir(), "pipe");
+  ASSERT_TRUE(PosixFileSystem().RemoveAll(path).ok());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const absl::Status status = PosixFileSystem().OpenForRead(path).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("it is not a file"), std::string::npos) << status;
 }
 
 }  // namespace

@@ -97,10 +97,15 @@ absl::StatusOr<ReshardOptions> ParseReshardOptions(const Arguments& arguments) {
   }
   ReshardOptions options{.layout = {}, .weights_only = arguments.Has("weights-only")};
   for (const std::string& fields : arguments.Values("layout")) {
-    for (absl::string_view field : absl::StrSplit(fields, ',')) {
+    for (absl::string_view field :
+         absl::StrSplit(fields, absl::ByAnyChar(", "), absl::SkipEmpty())) {
       absl::ConsumePrefix(&field, "parallel.");
       options.layout.emplace_back(field);
     }
+  }
+  if (options.layout.empty()) {
+    return absl::InvalidArgumentError(
+        "--layout is empty, but it must name fields of parallel, as tensor=2,pipeline=2");
   }
   if (!arguments.Has("dtype")) return options;
   if (!options.weights_only) {
@@ -118,7 +123,7 @@ absl::Status RunReshard(const Arguments& arguments) {
   FATHOM_ASSIGN_OR_RETURN(
       const std::string layout,
       ReshardCheckpoint(PosixFileSystem(), arguments.words()[0], directory, options, LogLine));
-  LogLine(absl::StrCat(directory, " is written for ", layout, " ranks"));
+  LogLine(absl::StrCat(directory, " is written for ", layout));
   return absl::OkStatus();
 }
 
@@ -127,6 +132,9 @@ absl::Status RunConvert(const Arguments& arguments) {
     return absl::InvalidArgumentError(
         absl::StrCat("what to convert and a directory are needed, ", arguments.words().size(),
                      " words were given; \"fathom convert --help\" shows an example"));
+  }
+  for (const std::string& word : arguments.words()) {
+    if (word.empty()) return absl::InvalidArgumentError("an empty name was given");
   }
   if (arguments.Has("layout")) return RunReshard(arguments);
   if (arguments.Has("weights-only")) {

@@ -1,5 +1,6 @@
 // fathom: one binary with subcommands.
 
+#include <csignal>
 #include <cstdio>
 #include <string>
 
@@ -20,7 +21,7 @@ constexpr Command kCommands[] = {
     {"prepare", "text files to a token file", PrepareMain},
     {"train", "trains, or resumes training", TrainMain},
     {"eval", "validation loss of a checkpoint, under top-k and causal routing", EvalMain},
-    {"convert", "weights for another run, to or from Hugging Face", ConvertMain},
+    {"convert", "weights for another run, to or from Hugging Face; checkpoints for another layout", ConvertMain},
     {"compare", "two checkpoints or dumps, tensor by tensor", CompareMain},
     {"bench", "training and validation throughput of several jobs", nullptr},
     {"plan", "predicts step time on a cluster", nullptr},
@@ -42,6 +43,8 @@ void PrintUsage(std::FILE* out) {
 }
 
 int Main(int argc, char** argv) {
+  // A file that would grow beyond the process's limit is an error of the write, as a full disk is.
+  std::signal(SIGXFSZ, SIG_IGN);
   if (argc < 2) {
     PrintUsage(stderr);
     return kRefused;

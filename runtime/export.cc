@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/status.h"
+#include "runtime/checkpoint/checkpoint_directory.h"
 #include "runtime/checkpoint/open_weights.h"
 #include "runtime/data/tokenizer.h"
 #include "runtime/export_source.h"
@@ -28,6 +29,7 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "generation_config.json"};
 
 absl::Status CheckNew(FileSystem& files, const std::string& directory) {
+  FATHOM_RETURN_IF_ERROR(CheckApartFromRuns(files, directory));
   if (!files.Exists(directory)) return absl::OkStatus();
   if (files.IsDirectory(directory)) {
     FATHOM_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));

@@ -134,6 +134,7 @@ class Resharding {
 
 // Interrupted calls leave directories that are no checkpoints.
 absl::Status CheckNew(FileSystem& files, const std::string& output) {
+  FATHOM_RETURN_IF_ERROR(CheckApartFromRuns(files, output));
   if (!files.Exists(output)) return absl::OkStatus();
   bool holds_something = !files.IsDirectory(output);
   if (!holds_something) {
@@ -145,6 +146,14 @@ absl::Status CheckNew(FileSystem& files, const std::string& output) {
       absl::StrCat(output, " exists already, and nothing is overwritten: name a new directory"));
 }
 
+// All in a directory that was empty, and the directory if it is ours, as far as that can be done.
+void RemoveContents(FileSystem& files, const std::string& output, bool is_new) {
+  const auto names = files.List(output);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) files.RemoveAll(JoinPath(output, name)).IgnoreError();
+  if (is_new) files.RemoveAll(output).IgnoreError();
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReshardCheckpoint(FileSystem& files, const std::string& from,
@@ -154,19 +163,26 @@ absl::StatusOr<std::string> ReshardCheckpoint(FileSystem& files, const std::stri
   FATHOM_RETURN_IF_ERROR(CheckNew(files, output));
   FATHOM_ASSIGN_OR_RETURN(const std::string directory, FindCheckpoint(files, from));
   FATHOM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(files, directory));
+  if (!options.weights_only && checkpoint.optimizer->tensors().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(directory, " holds weights alone: add --weights-only"));
+  }
   FATHOM_ASSIGN_OR_RETURN(const Job job, JobInLayout(checkpoint, options.layout));
   Manifest manifest = *checkpoint.manifest;
   manifest.job_text = job.text;
   manifest.mesh = MeshOf(job.parallel);
   manifest.files.clear();
   manifest.tensors.clear();
-  FATHOM_ASSIGN_OR_RETURN(const std::string unfinished,
-                          BeginCheckpoint(files, output, manifest.step));
-  absl::Status status =
-      Resharding(files, checkpoint, options, log).Write(job, unfinished, &manifest);
-  if (status.ok()) status = PublishCheckpoint(files, output, manifest);
+  const bool is_new = !files.Exists(output);
+  const absl::Status status = [&]() -> absl::Status {
+    FATHOM_ASSIGN_OR_RETURN(const std::string unfinished,
+                            BeginCheckpoint(files, output, manifest.step));
+    FATHOM_RETURN_IF_ERROR(
+        Resharding(files, checkpoint, options, log).Write(job, unfinished, &manifest));
+    return PublishCheckpoint(files, output, manifest);
+  }();
   if (!status.ok()) {
-    DiscardCheckpoint(files, output, manifest.step);
+    RemoveContents(files, output, is_new);
     return status;
   }
   return MeshOf(job.parallel).ToString();

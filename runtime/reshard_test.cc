@@ -197,10 +197,13 @@ TEST_F(ReshardTest, AFailureLeavesNothingAndCanBeRepeated) {
       continue;
     }
     EXPECT_EQ(failed.status().code(), absl::StatusCode::kResourceExhausted);
-    const auto again = Reshard(PosixFileSystem(), from_, output_, options_);
-    // Renamed already, but not yet named by LATEST: the user decides about it.
+    auto again = Reshard(PosixFileSystem(), from_, output_, options_);
     if (absl::IsAlreadyExists(again.status())) {
-      EXPECT_TRUE(PosixFileSystem().Exists(manifest));
+      // Nothing could be removed any more; then it is a checkpoint, and whole.
+      const auto latest = ReadLatest(PosixFileSystem(), output_);
+      ASSERT_TRUE(latest.ok()) << latest.status();
+      EXPECT_EQ(*latest, JoinPath(output_, kCheckpoint));
+      EXPECT_TRUE(ContentsOf(manifest) == expected);
       continue;
     }
     ASSERT_TRUE(again.ok()) << again.status();
@@ -218,6 +221,30 @@ TEST_F(ReshardTest, NothingIsOverwritten) {
   EXPECT_EQ(Reshard(PosixFileSystem(), from_, output_, options_).status().code(),
             absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(ContentsOf(output_), "a file");
+}
+
+// A run would count them as its own checkpoints, and remove them.
+TEST_F(ReshardTest, StaysAwayFromTheCheckpointsOfRuns) {
+  for (const char* inside :
+       {"step_00000009", "step_00000009/", "step_00000009.tmp", "step_00000002/for_two"}) {
+    const auto status =
+        Reshard(PosixFileSystem(), from_, JoinPath(from_, inside), options_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << inside;
+    EXPECT_NE(status.message().find("among the checkpoints of the run " + from_), std::string::npos)
+        << status;
+  }
+  EXPECT_TRUE(Reshard(PosixFileSystem(), from_, JoinPath(from_, "for_two"), options_).ok());
+}
+
+TEST_F(ReshardTest, WeightsAloneStayAlone) {
+  ReshardOptions weights = options_;
+  weights.weights_only = true;
+  ASSERT_TRUE(Reshard(PosixFileSystem(), from_, output_, weights).ok());
+  const std::string again = JoinPath(directory_, "again");
+  const auto refused = Reshard(PosixFileSystem(), output_, again, options_).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("weights alone"), std::string::npos) << refused;
+  EXPECT_TRUE(Reshard(PosixFileSystem(), output_, again, weights).ok());
 }
 
 TEST_F(ReshardTest, RefusesLayoutsThatTheJobCannotHave) {
@@ -243,7 +270,7 @@ TEST_F(ReshardTest, ADamagedCheckpointIsNamed) {
   const auto status = Reshard(PosixFileSystem(), from_, output_, options_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_NE(status.message().find(shard), std::string::npos) << status;
-  EXPECT_EQ(*PosixFileSystem().List(output_), std::vector<std::string>());
+  EXPECT_FALSE(PosixFileSystem().Exists(output_));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "kernels/optimizer.h"
 #include "parallel/agreement.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/checkpoint_directory.h"
 #include "runtime/checkpoint/open_weights.h"
 #include "runtime/evaluation.h"
 #include "runtime/memory_report.h"
@@ -63,6 +64,14 @@ std::optional<TrainRecord::ExpertLoads> WorstLoads(const LayerPlan& plan,
   return worst;
 }
 
+// What to do about a checkpoint of the run in `output` that is damaged.
+absl::Status WithAdvice(const absl::Status& status, const std::string& output) {
+  if (!absl::IsDataLoss(status)) return status;
+  return absl::DataLossError(absl::StrCat(status.message(),
+                                          "; the run goes on from an older checkpoint when LATEST ",
+                                          "in ", output, " names it"));
+}
+
 }  // namespace
 
 Trainer::Trainer(const Job& job, const TrainerEnvironment& environment)
@@ -90,7 +99,7 @@ absl::Status Trainer::Start(bool resume) {
 
   ParameterTable& parameters = training_->parameters();
   if (!checkpoint.empty()) {
-    FATHOM_RETURN_IF_ERROR(Load(checkpoint));
+    FATHOM_RETURN_IF_ERROR(WithAdvice(Load(checkpoint), job_.train.output));
   } else if (!job_.train.init_from.empty()) {
     FATHOM_RETURN_IF_ERROR(LoadInitialWeights());
   } else {
@@ -171,16 +180,44 @@ absl::StatusOr<std::string> Trainer::OpenOutput(bool resume) {
   FileSystem& files = environment_.files;
   const std::string& output = job_.train.output;
   FATHOM_ASSIGN_OR_RETURN(const std::optional<std::string> latest, ReadLatest(files, output));
-  if (latest.has_value() && resume) return *latest;
+  if (latest.has_value() && resume) {
+    FATHOM_RETURN_IF_ERROR(WithAdvice(CheckResumable(*latest), output));
+    return *latest;
+  }
   if (!resume && (latest.has_value() || files.Exists(JoinPath(output, "metrics.jsonl")))) {
     return absl::AlreadyExistsError(
         absl::StrCat("train.output ", output,
                      " holds a run already: add --resume to continue it, or name another with "
                      "--set train.output=DIRECTORY"));
   }
-  if (resume) Log(absl::StrCat(output, " has no checkpoint to resume from: starting at step 1"));
   FATHOM_RETURN_IF_ERROR(CreateDurableDirectories(files, output));
+  if (resume) {
+    std::string unfinished;
+    FATHOM_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(output));
+    for (const std::string& name : names) {
+      if (IsUnfinishedCheckpoint(name)) unfinished = absl::StrCat(" (", name, " is not finished)");
+    }
+    Log(absl::StrCat(output, " has no checkpoint to resume from", unfinished,
+                     ": starting at step 1"));
+  }
   return "";
+}
+
+absl::Status Trainer::CheckResumable(const std::string& directory) {
+  FATHOM_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
+                          OpenCheckpoint(environment_.files, directory));
+  const Manifest& manifest = *checkpoint.manifest;
+  if (checkpoint.optimizer->tensors().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(directory, " holds weights alone, without the optimizer's state that a run ",
+                     "goes on with: start a run from it with train.init_from"));
+  }
+  const int64_t expected = manifest.step * job_.train.global_batch;
+  if (manifest.consumed_sequences == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(directory, " was trained on ", manifest.consumed_sequences, " sequences in its ",
+                   manifest.step, " steps, but train.global_batch ", job_.train.global_batch,
+                   " would have consumed ", expected, ": resume with the batch of the run"));
 }
 
 absl::Status Trainer::Load(const std::string& directory) {
@@ -188,13 +225,6 @@ absl::Status Trainer::Load(const std::string& directory) {
                           OpenCheckpoint(environment_.files, directory));
   const Manifest& manifest = *checkpoint.manifest;
   step_ = loaded_step_ = manifest.step;
-  const int64_t expected = step_ * job_.train.global_batch;
-  if (manifest.consumed_sequences != expected) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        directory, " was trained on ", manifest.consumed_sequences, " sequences in its ", step_,
-        " steps, but train.global_batch ", job_.train.global_batch, " would have consumed ",
-        expected, ": resume with the batch of the run"));
-  }
   FATHOM_RETURN_IF_ERROR(CheckRecordedTokenizer(manifest.integers, directory, data_));
   Stream& stream = training_->stream();
   FATHOM_RETURN_IF_ERROR(LoadWeights(*checkpoint.weights, ParameterNames(job_.model),
@@ -228,7 +258,12 @@ absl::Status Trainer::Run() {
     FATHOM_RETURN_IF_ERROR(timeline_->EndStep(step));
     step_ = step;
     FATHOM_RETURN_IF_ERROR(Record(outcome, learning_rate, Now() - started));
-    FATHOM_RETURN_IF_ERROR(CountSkippedSteps(outcome));
+    if (const absl::Status counted = CountSkippedSteps(outcome); !counted.ok()) {
+      // On all ranks alike: what is being saved is not given up.
+      FATHOM_RETURN_IF_ERROR(saver_->Finish());
+      ReportFailedSave();
+      return counted;
+    }
     FATHOM_RETURN_IF_ERROR(Watch(outcome));
     FATHOM_RETURN_IF_ERROR(saver_->Poll());
     ReportFailedSave();

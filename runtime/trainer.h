@@ -73,6 +73,8 @@ class Trainer {
   // Rank 0 first, which prepares text that is not prepared yet.
   absl::Status OpenData();
   absl::Status OpenRecords();
+  // Whether the run can go on from a checkpoint, as far as its manifest says.
+  absl::Status CheckResumable(const std::string& directory);
   absl::Status Load(const std::string& directory);
   absl::Status LoadInitialWeights();
   // Says so when BF16 is slower than FP32 on this device; the job is obeyed all the same.

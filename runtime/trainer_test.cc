@@ -426,6 +426,20 @@ TEST_F(TrainerTest, ResumeWithoutACheckpointStartsAndSaysSo) {
   EXPECT_EQ(Metrics("run").size(), 3);
 }
 
+// As a crash in the first save leaves it.
+TEST_F(TrainerTest, ResumesFromTheHighestStepWithoutLatest) {
+  ASSERT_EQ(RunJob(MakeJob("run", {"train.steps=2", "checkpoint.every=1"}), false),
+            absl::OkStatus());
+  ASSERT_EQ(PosixFileSystem().RemoveAll(JoinPath(directory_, "run/LATEST")), absl::OkStatus());
+  EXPECT_EQ(RunJob(MakeJob("run", {"train.steps=3"}), false).code(),
+            absl::StatusCode::kAlreadyExists);
+  ASSERT_EQ(RunJob(MakeJob("run", {"train.steps=3"}), true), absl::OkStatus());
+  EXPECT_NE(log_.find("resumed from " + JoinPath(directory_, "run/step_00000002")),
+            std::string::npos)
+      << log_;
+  EXPECT_EQ(Read("run/LATEST"), "step_00000003\n");
+}
+
 TEST_F(TrainerTest, RecordsBeyondTheResumedStepAreDropped) {
   const Job job = MakeJob("run", {"checkpoint.every=4"});
   ASSERT_EQ(RunJob(job, false, {.stop_after = 0, .before_update = {}}), absl::OkStatus());

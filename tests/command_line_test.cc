@@ -30,9 +30,8 @@ struct Result {
   std::string output;  // standard output and standard error
 };
 
-Result Fathom(const std::string& arguments) {
-  const std::string command = "launch/fathom " + arguments + " 2>&1";
-  std::FILE* pipe = popen(command.c_str(), "r");
+Result Shell(const std::string& command) {
+  std::FILE* pipe = popen(("(" + command + ") 2>&1").c_str(), "r");
   FATHOM_CHECK(pipe != nullptr);
   Result result{};
   std::array<char, 4096> buffer;
@@ -43,6 +42,8 @@ Result Fathom(const std::string& arguments) {
   result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
 }
+
+Result Fathom(const std::string& arguments) { return Shell("launch/fathom " + arguments); }
 
 class CommandLine : public ::testing::Test {
  protected:
@@ -359,6 +360,11 @@ TEST_F(CommandLine, InspectShowsAndVerifiesACheckpoint) {
   const Result damaged = Fathom("inspect " + Path("run") + " --verify");
   EXPECT_EQ(damaged.status, 1) << damaged.output;
   EXPECT_NE(damaged.output.find(shard + " is damaged"), std::string::npos) << damaged.output;
+  const Result resumed = Fathom("train " + Toy("toy_xmod", "--set train.steps=2 --resume"));
+  EXPECT_EQ(resumed.status, 1) << resumed.output;
+  EXPECT_NE(resumed.output.find("an older checkpoint when LATEST in " + Path("run")),
+            std::string::npos)
+      << resumed.output;
   for (const std::string& arguments :
        {Path("run") + " --set train.steps=2", std::string("launch/jobs/toy_xmod.txtpb --verify"),
         Path("data")}) {
@@ -404,13 +410,31 @@ TEST_F(CommandLine, ConvertsARunToAnotherLayout) {
                                            " --set train.init_from=" + Path("start")))
           .status,
       0);
-  for (const char* arguments :
-       {" --layout tensor=3", " --layout colour=2", " --layout tensor=2 --dtype bf16",
-        " --layout tensor=2 --format huggingface", " --weights-only"}) {
+  const Result alone =
+      Fathom("train " + Toy("toy_moe", "--resume --set train.output=" + Path("start")));
+  EXPECT_EQ(alone.status, 2) << alone.output;
+  EXPECT_NE(alone.output.find("holds weights alone"), std::string::npos) << alone.output;
+  for (const char* arguments : {" --layout \" , \"", " --layout tensor=3", " --layout colour=2",
+                                " --layout tensor=2 --dtype bf16",
+                                " --layout tensor=2 --format huggingface", " --weights-only"}) {
     const Result refused = Fathom("convert " + Path("run") + " " + Path("none") + arguments);
     EXPECT_EQ(refused.status, 2) << arguments << ": " << refused.output;
     EXPECT_EQ(std::count(refused.output.begin(), refused.output.end(), '\n'), 1) << refused.output;
     EXPECT_FALSE(std::filesystem::exists(Path("none"))) << arguments;
+  }
+}
+
+// A limit on the size of files is reported as a full disk is.
+TEST_F(CommandLine, AFileThatMayNotGrowIsAFailedSave) {
+  ASSERT_EQ(Fathom("train " + Toy("toy_dense", "--set train.steps=1")).status, 0);
+  const Result run =
+      Shell("ulimit -f 600; launch/fathom train " +
+            Toy("toy_dense", "--set train.steps=3 --set checkpoint.every=1 --set train.output=" +
+                                 Path("limited")));
+  EXPECT_EQ(run.status, 1) << run.output;
+  for (const char* part : {"could not be saved: cannot write to ", "File too large",
+                           "; the run goes on", "step 3, the last one, could not be saved"}) {
+    EXPECT_NE(run.output.find(part), std::string::npos) << part << " in " << run.output;
   }
 }
 

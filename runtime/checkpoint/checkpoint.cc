@@ -127,6 +127,9 @@ void AppendPieces(TensorKind kind, const std::vector<NamedArray>& arrays,
 
 absl::StatusOr<Checkpoint> OpenCheckpoint(FileSystem& files, const std::string& directory) {
   const std::string path = JoinPath(directory, kManifestFile);
+  if (!files.Exists(directory)) {
+    return absl::NotFoundError(absl::StrCat("there is no ", directory));
+  }
   if (!files.Exists(path)) {
     return absl::NotFoundError(
         absl::StrCat(directory, " is not a checkpoint: it has no ", kManifestFile));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
@@ -72,6 +73,25 @@ absl::Status RemoveLeftovers(FileSystem& files, const std::string& output) {
   return absl::OkStatus();
 }
 
+// The steps of the checkpoints in OUTPUT, ascending.
+absl::StatusOr<std::vector<int64_t>> StepsIn(FileSystem& files, const std::string& output) {
+  FATHOM_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(output));
+  std::vector<int64_t> steps;
+  for (const std::string& name : names) {
+    if (const std::optional<int64_t> step = StepOf(name)) steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+absl::StatusOr<std::optional<std::string>> HighestStep(FileSystem& files,
+                                                       const std::string& output) {
+  if (!files.IsDirectory(output)) return std::nullopt;
+  FATHOM_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, StepsIn(files, output));
+  if (steps.empty()) return std::nullopt;
+  return JoinPath(output, StepName(steps.back()));
+}
+
 absl::Status WriteManifest(FileSystem& files, const std::string& directory,
                            const Manifest& manifest) {
   FATHOM_ASSIGN_OR_RETURN(auto file, files.OpenForWrite(JoinPath(directory, kManifestFile)));
@@ -122,6 +142,22 @@ bool IsUnfinishedCheckpoint(const std::string& name) {
   return !NameWithout(name, kUnfinished).empty();
 }
 
+absl::Status CheckApartFromRuns(FileSystem& files, const std::string& directory) {
+  std::filesystem::path path = std::filesystem::absolute(directory).lexically_normal();
+  if (path.filename().empty()) path = path.parent_path();  // of a slash at the end
+  for (; path.has_relative_path(); path = path.parent_path()) {
+    const std::string run = path.parent_path();
+    const std::string name = path.filename();
+    const bool is_step = StepOf(name).has_value() || !NameWithout(name, kUnfinished).empty() ||
+                         !NameWithout(name, kReplaced).empty();
+    if (!is_step || !files.Exists(JoinPath(run, kLatest))) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(directory, " lies among the checkpoints of the run ", run,
+                     ", which would count or remove it: name a directory elsewhere"));
+  }
+  return absl::OkStatus();
+}
+
 void DiscardCheckpoint(FileSystem& files, const std::string& output, int64_t step) {
   files.RemoveAll(UnfinishedPath(output, step)).IgnoreError();
 }
@@ -129,7 +165,7 @@ void DiscardCheckpoint(FileSystem& files, const std::string& output, int64_t ste
 absl::StatusOr<std::optional<std::string>> ReadLatest(FileSystem& files,
                                                       const std::string& output) {
   const std::string latest = JoinPath(output, kLatest);
-  if (!files.Exists(latest)) return std::nullopt;
+  if (!files.Exists(latest)) return HighestStep(files, output);
   FATHOM_ASSIGN_OR_RETURN(std::string name, ReadFile(files, latest));
   if (!name.empty() && name.back() == '\n') name.pop_back();
   if (!StepOf(name).has_value()) {
@@ -148,12 +184,7 @@ absl::Status RemoveOldCheckpoints(FileSystem& files, const std::string& output,
                                   const CheckpointConfig& config) {
   if (config.keep <= 0) return absl::OkStatus();
   FATHOM_ASSIGN_OR_RETURN(const std::optional<std::string> latest, ReadLatest(files, output));
-  FATHOM_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(output));
-  std::vector<int64_t> steps;
-  for (const std::string& name : names) {
-    if (const std::optional<int64_t> step = StepOf(name)) steps.push_back(*step);
-  }
-  std::sort(steps.begin(), steps.end());
+  FATHOM_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, StepsIn(files, output));
   // Renamed first, and that made durable, so that a crash half-way leaves no directory that looks
   // like a checkpoint and lacks files.
   std::vector<std::string> aside;

@@ -33,11 +33,16 @@ absl::Status PublishCheckpoint(FileSystem& files, const std::string& output,
 // checkpoint unless it is published.
 bool IsUnfinishedCheckpoint(const std::string& name);
 
+// InvalidArgument for a directory that lies among the checkpoints of a run, or in one of them,
+// where the run would count or remove it.
+absl::Status CheckApartFromRuns(FileSystem& files, const std::string& directory);
+
 // Removes what a save that failed has written, as far as files can be removed.
 void DiscardCheckpoint(FileSystem& files, const std::string& output, int64_t step);
 
-// The directory of the checkpoint that LATEST names; nullopt when there is no LATEST. DataLoss when
-// it names what is not there.
+// The directory of the checkpoint that LATEST names. Without LATEST, which a crash in the first
+// save may leave, the one of the highest step: what has its name is whole. nullopt when there is
+// none; DataLoss when LATEST names what is not there.
 absl::StatusOr<std::optional<std::string>> ReadLatest(FileSystem& files, const std::string& output);
 
 // Removes old checkpoints: the `keep` newest stay (0: all), as does every one whose step is a
