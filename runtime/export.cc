@@ -7,13 +7,13 @@
 #include <utility>
 
 #include "core/status.h"
-#include "runtime/checkpoint/checkpoint_directory.h"
 #include "runtime/checkpoint/open_weights.h"
 #include "runtime/data/tokenizer.h"
 #include "runtime/export_source.h"
 #include "runtime/huggingface/config.h"
 #include "runtime/huggingface/model_files.h"
 #include "runtime/huggingface/starting_job.h"
+#include "runtime/new_directory.h"
 
 namespace fathom {
 namespace {
@@ -27,17 +27,6 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "added_tokens.json",
                                            "chat_template.jinja",
                                            "generation_config.json"};
-
-absl::Status CheckNew(FileSystem& files, const std::string& directory) {
-  FATHOM_RETURN_IF_ERROR(CheckApartFromRuns(files, directory));
-  if (!files.Exists(directory)) return absl::OkStatus();
-  if (files.IsDirectory(directory)) {
-    FATHOM_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
-    if (names.empty()) return absl::OkStatus();
-  }
-  return absl::AlreadyExistsError(
-      absl::StrCat(directory, " exists already, and nothing is overwritten: name a new directory"));
-}
 
 // A mixture without shared experts has for Hugging Face shared ones of width 0.
 void AddEmptyExperts(const ModelConfig& model, TensorList* list) {
@@ -81,7 +70,6 @@ class Writer {
   }
 
   absl::Status Write(const std::string& temporary) {
-    FATHOM_RETURN_IF_ERROR(files_.CreateDirectories(temporary));
     FATHOM_ASSIGN_OR_RETURN(const int64_t written, WriteModelFiles(files_, temporary, tensors_,
                                                                    {.dtype = options_.dtype,
                                                                     .shard_bytes = shard_bytes_}));
@@ -177,19 +165,14 @@ class Writer {
 absl::StatusOr<std::vector<std::string>> Export(FileSystem& files, const std::string& from,
                                                 std::string directory,
                                                 const ExportOptions& options) {
-  // Written beside its final name, which with a slash behind would be inside.
+  // Its last part names the job.
   while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
-  FATHOM_RETURN_IF_ERROR(CheckNew(files, directory));
+  FATHOM_RETURN_IF_ERROR(CheckNewDirectory(files, directory));
   FATHOM_ASSIGN_OR_RETURN(const ExportSource source, OpenExportSource(files, from, options.job));
   Writer writer(files, source, directory, options);
   FATHOM_RETURN_IF_ERROR(writer.Check());
-  const std::string temporary = TemporaryPath(directory);
-  absl::Status status = writer.Write(temporary);
-  if (status.ok()) status = files.Rename(temporary, directory);
-  if (!status.ok()) {
-    files.RemoveAll(temporary).IgnoreError();
-    return status;
-  }
+  FATHOM_RETURN_IF_ERROR(WriteNewDirectory(
+      files, directory, [&](const std::string& path) { return writer.Write(path); }));
   return writer.TakeNotes();
 }
 

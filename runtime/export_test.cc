@@ -370,7 +370,9 @@ TEST_F(ExportTest, AFailureLeavesNothing) {
     FailingFiles files(fail_at);
     ASSERT_TRUE(files_.RemoveAll(Path("new")).ok());
     EXPECT_FALSE(Export(files, Path("run"), Path("new"), options).ok());
-    EXPECT_FALSE(files_.Exists(Path("new"))) << fail_at;
+    // The last operation makes the name of what is whole durable.
+    const bool is_last = fail_at == counting.operations() - 1;
+    EXPECT_EQ(files_.Exists(Path("new")), is_last) << fail_at;
   }
 }
 

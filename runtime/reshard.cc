@@ -14,6 +14,7 @@
 #include "runtime/checkpoint/open_weights.h"
 #include "runtime/checkpoint/shard_writer.h"
 #include "runtime/huggingface/model_files.h"
+#include "runtime/new_directory.h"
 #include "runtime/run_state.h"
 #include "runtime/shard_pieces.h"
 #include "runtime/training_model.h"
@@ -29,7 +30,8 @@ absl::StatusOr<Job> JobInLayout(const Checkpoint& checkpoint,
   std::vector<std::string> settings;
   for (const std::string& setting : layout) settings.push_back(absl::StrCat("parallel.", setting));
   FATHOM_ASSIGN_OR_RETURN(const Job job,
-                          ParseJob(checkpoint.manifest->job_text, checkpoint.directory, settings));
+                          ParseJob(checkpoint.manifest->job_text,
+                                   absl::StrCat("the job of ", checkpoint.directory), settings));
   FATHOM_RETURN_IF_ERROR(CheckLayoutOf(job));
   return job;
 }
@@ -132,35 +134,13 @@ class Resharding {
   std::vector<char> data_, converted_;
 };
 
-// Interrupted calls leave directories that are no checkpoints.
-absl::Status CheckNew(FileSystem& files, const std::string& output) {
-  FATHOM_RETURN_IF_ERROR(CheckApartFromRuns(files, output));
-  if (!files.Exists(output)) return absl::OkStatus();
-  bool holds_something = !files.IsDirectory(output);
-  if (!holds_something) {
-    FATHOM_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(output));
-    for (const std::string& name : names) holds_something |= !IsUnfinishedCheckpoint(name);
-  }
-  if (!holds_something) return absl::OkStatus();
-  return absl::AlreadyExistsError(
-      absl::StrCat(output, " exists already, and nothing is overwritten: name a new directory"));
-}
-
-// All in a directory that was empty, and the directory if it is ours, as far as that can be done.
-void RemoveContents(FileSystem& files, const std::string& output, bool is_new) {
-  const auto names = files.List(output);
-  if (!names.ok()) return;
-  for (const std::string& name : *names) files.RemoveAll(JoinPath(output, name)).IgnoreError();
-  if (is_new) files.RemoveAll(output).IgnoreError();
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> ReshardCheckpoint(FileSystem& files, const std::string& from,
                                               const std::string& output,
                                               const ReshardOptions& options,
                                               const std::function<void(const std::string&)>& log) {
-  FATHOM_RETURN_IF_ERROR(CheckNew(files, output));
+  FATHOM_RETURN_IF_ERROR(CheckNewDirectory(files, output));
   FATHOM_ASSIGN_OR_RETURN(const std::string directory, FindCheckpoint(files, from));
   FATHOM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(files, directory));
   if (!options.weights_only && checkpoint.optimizer->tensors().empty()) {
@@ -173,18 +153,14 @@ absl::StatusOr<std::string> ReshardCheckpoint(FileSystem& files, const std::stri
   manifest.mesh = MeshOf(job.parallel);
   manifest.files.clear();
   manifest.tensors.clear();
-  const bool is_new = !files.Exists(output);
-  const absl::Status status = [&]() -> absl::Status {
-    FATHOM_ASSIGN_OR_RETURN(const std::string unfinished,
-                            BeginCheckpoint(files, output, manifest.step));
-    FATHOM_RETURN_IF_ERROR(
-        Resharding(files, checkpoint, options, log).Write(job, unfinished, &manifest));
-    return PublishCheckpoint(files, output, manifest);
-  }();
-  if (!status.ok()) {
-    RemoveContents(files, output, is_new);
-    return status;
-  }
+  FATHOM_RETURN_IF_ERROR(
+      WriteNewDirectory(files, output, [&](const std::string& path) -> absl::Status {
+        FATHOM_ASSIGN_OR_RETURN(const std::string unfinished,
+                                BeginCheckpoint(files, path, manifest.step));
+        FATHOM_RETURN_IF_ERROR(
+            Resharding(files, checkpoint, options, log).Write(job, unfinished, &manifest));
+        return PublishCheckpoint(files, path, manifest);
+      }));
   return MeshOf(job.parallel).ToString();
 }
 

@@ -24,8 +24,8 @@ struct ReshardOptions {
 // empty directory `output` of a run, in the shards that the ranks of another layout would have
 // written: file by file the same bytes. Of one shard, one piece of a tensor is in memory at a time.
 // `log` hears how far it is. The layout in words. InvalidArgument for a layout that the job cannot
-// have, AlreadyExists when `output` holds anything but what an interrupted call left, DataLoss for
-// a damaged checkpoint: then nothing new is at `output`.
+// have, AlreadyExists when `output` holds anything, DataLoss for a damaged checkpoint; `output` is
+// whole or as it was.
 absl::StatusOr<std::string> ReshardCheckpoint(FileSystem& files, const std::string& from,
                                               const std::string& output,
                                               const ReshardOptions& options,

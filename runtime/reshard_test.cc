@@ -199,7 +199,7 @@ TEST_F(ReshardTest, AFailureLeavesNothingAndCanBeRepeated) {
     EXPECT_EQ(failed.status().code(), absl::StatusCode::kResourceExhausted);
     auto again = Reshard(PosixFileSystem(), from_, output_, options_);
     if (absl::IsAlreadyExists(again.status())) {
-      // Nothing could be removed any more; then it is a checkpoint, and whole.
+      // All was done but to make its name durable.
       const auto latest = ReadLatest(PosixFileSystem(), output_);
       ASSERT_TRUE(latest.ok()) << latest.status();
       EXPECT_EQ(*latest, JoinPath(output_, kCheckpoint));
