@@ -13,8 +13,8 @@ namespace fathom {
 absl::Status CheckNewDirectory(FileSystem& files, const std::string& directory);
 
 // Lets `write` fill a directory that stands beside `directory`, by a name of its own, and renames
-// it: `directory`, which is missing or empty, is whole or as it was. After an error nothing is
-// left.
+// it: `directory`, which is missing or empty, is whole or as it was. An error leaves nothing,
+// unless it is that the new name may not outlive a crash of the machine.
 absl::Status WriteNewDirectory(FileSystem& files, std::string directory,
                                const std::function<absl::Status(const std::string& path)>& write);
 
