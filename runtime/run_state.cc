@@ -86,8 +86,7 @@ class TensorLoader {
       : source_(source),
         stream_(stream),
         host_(stream.device().kind() == DeviceKind::kCpu),
-        workers_(static_cast<int>(
-            std::clamp<unsigned>(std::thread::hardware_concurrency(), 1, kLoadingThreads))) {}
+        workers_(LoadingThreads()) {}
 
   // `tensor` is a slice of the tensor `name`, whose values must be finite if `finite`.
   absl::Status Add(const std::string& name, const Shape& whole, const TensorSlice& slice,
@@ -109,7 +108,6 @@ class TensorLoader {
   }
 
  private:
-  static constexpr unsigned kLoadingThreads = 8;
   static constexpr int64_t kPieceElements = int64_t{1} << 22;
 
   struct Piece {
@@ -233,6 +231,10 @@ std::set<std::string> ParameterNames(const ModelConfig& model) {
   std::set<std::string> names;
   for (const CountedParameter& parameter : EnumerateParameters(model)) names.insert(parameter.name);
   return names;
+}
+
+int LoadingThreads() {
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
 }
 
 absl::Status LoadWeights(const TensorSource& source, const std::set<std::string>& names,

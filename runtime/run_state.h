@@ -27,6 +27,9 @@ std::vector<TensorPiece> GradientPieces(const ParameterTable& parameters, RankGr
 // NAME.momentum, NAME.first, NAME.second and "step", likewise.
 std::vector<TensorPiece> OptimizerPieces(const Optimizer& optimizer, RankGroups& groups);
 
+// How many threads read files when a rank loads: the cores, and at most 8.
+int LoadingThreads();
+
 // Fills this rank's part of every master from a file, converting between floating-point types, and
 // the weights. A parameter that the file lacks, a shape that differs, a tensor that is not one of
 // the model's `names`, and a value that is not finite are refused in one sentence that names file

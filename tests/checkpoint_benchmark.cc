@@ -17,7 +17,6 @@
 #include <functional>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -128,7 +127,7 @@ void MeasureFiles(const std::string& directory, int64_t megabytes, int repetitio
   const std::string shard = JoinPath(output, "step_00000001/weights_00000.safetensors");
   std::vector<double> plain_writes, saves, plain_reads, loads;
   std::vector<char> read(data.size());
-  WorkerPool workers(static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u)));
+  WorkerPool workers(LoadingThreads());
   const auto write_plainly = [&] {
     plain_writes.push_back(SecondsOf([&] { WritePlainly(plain_file, data); }));
   };

@@ -24,7 +24,8 @@ struct OptimizerSharing {
 
 // Clips gradients by their global norm and updates all parameters: Muon for the hidden matrices
 // (unless the job gives them to AdamW too), AdamW for the rest, and the biases of experts by how
-// often each was selected. Masters are updated and weights rounded from them. Owns momenta and moments, in StatisticsDType of the weights.
+// often each was selected. Masters are updated and weights rounded from them. Owns momenta and
+// moments, in StatisticsDType of the weights.
 class Optimizer {
  public:
   // `table` has its memory, with gradients; it and `groups` outlive the optimizer. Momenta start
